@@ -1,0 +1,330 @@
+"""Connections: our own, opened through Django's wrapper, and what errors and transactions mean to us.
+
+Knows nothing of queues; every statement it is given commits by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import Enum
+from typing import Any, TypeVar
+
+import psycopg
+from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+
+from . import conf
+from .exceptions import UnsupportedDatabase
+
+logger = logging.getLogger("django_workqueue")
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+MINIMUM_VERSION = (14, 0)
+
+
+class Verdict(Enum):
+    """What to do about a database error."""
+
+    RETRY = "retry"  # deadlock or serialisation failure: the same again
+    LOCKED = "locked"  # lock_timeout: somebody's open transaction holds a row
+    RECONNECT = "reconnect"  # the connection or the server is gone, full, or a read-only standby
+    REFUSED = "refused"  # the statement itself is at fault
+
+
+_RETRY = {"40001", "40P01"}
+_RECONNECT = {
+    "25006",  # read_only_sql_transaction: the primary became a standby
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now
+    "57P05",  # idle_session_timeout
+    "25P02",  # in_failed_sql_transaction: a pooler handed us somebody's leftovers
+    "25P03",  # idle_in_transaction_session_timeout
+    "26000",  # invalid_sql_statement_name: a pooler swapped the server under us
+    "42P05",  # duplicate_prepared_statement
+    "58030",  # io_error
+    "XX000",  # internal error, "cache lookup failed" among them
+}
+
+
+def verdict(error: BaseException) -> Verdict:
+    """Judge a database error, Django's or psycopg's."""
+    if not isinstance(error, (DatabaseError, InterfaceError, psycopg.Error)):
+        return Verdict.REFUSED
+    state = sqlstate(error)
+    if state is None:
+        lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+        return Verdict.RECONNECT if isinstance(error, lost) else Verdict.REFUSED
+    if state in _RETRY:
+        return Verdict.RETRY
+    if state == "55P03":
+        return Verdict.LOCKED
+    if state in _RECONNECT or state[:2] in {"08", "53"} or (state == "0A000" and "cached plan" in str(error)):
+        return Verdict.RECONNECT
+    return Verdict.REFUSED
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """The SQLSTATE of a Django or psycopg error, if it has one."""
+    while error is not None and not isinstance(error, psycopg.Error):
+        error = error.__cause__
+    return error.sqlstate if error is not None else None
+
+
+class Connection:
+    """One connection of our own to an alias, for one thread at a time; opened when first used.
+
+    Every statement commits by itself, at READ COMMITTED whatever OPTIONS says, outside Django's pool and
+    outside any transaction of the calling thread. Where a transaction-pooling proxy sits in between, nothing
+    is prepared and no session state is relied upon: each statement then travels as one message with its own
+    BEGIN and SET LOCAL.
+
+    Errors come out as `django.db.utils` errors with psycopg's as their cause.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        *,
+        application: str,
+        lock_timeout: timedelta | None = None,
+        synchronous_commit: bool = True,
+    ) -> None:
+        self.alias = alias
+        self.application = application
+        self.pooled = False
+        self._session = {"default_transaction_isolation": "read committed"}
+        if lock_timeout is not None:
+            self._session["lock_timeout"] = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
+        if not synchronous_commit:
+            self._session["synchronous_commit"] = "off"
+        self._wrapper: BaseDatabaseWrapper | None = None
+        self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a server connection is held."""
+        return self._wrapper is not None
+
+    @property
+    def raw(self) -> psycopg.Connection[Any]:
+        """The psycopg connection, opened if need be."""
+        self._open()
+        assert self._wrapper is not None
+        raw: psycopg.Connection[Any] = self._wrapper.connection
+        return raw
+
+    def execute(self, statement: str, params: Mapping[str, Any] | None = None, *, prepare: bool = True) -> Rows:
+        """Run one statement in a transaction of its own; its rows, or an empty list."""
+        cursor = self._open()
+        assert self._wrapper is not None
+        with self._wrapper.wrap_database_errors:
+            if self.pooled:
+                return self._execute_pooled(cursor, statement, params)
+            cursor.execute(statement, params, prepare=prepare)
+            return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        """Give the connection back. Idempotent; the next statement opens another."""
+        wrapper, self._wrapper, self._cursor = self._wrapper, None, None
+        if wrapper is not None:
+            with contextlib.suppress(Exception):
+                wrapper.close()
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's connection without a word to the server."""
+        wrapper, self._wrapper, self._cursor = self._wrapper, None, None
+        if wrapper is not None and wrapper.connection is not None:
+            _abandoned.append(wrapper.connection)
+
+    def _open(self) -> psycopg.Cursor[tuple[Any, ...]]:
+        if self._cursor is not None:
+            return self._cursor
+        settings = copy.deepcopy(connections.settings[self.alias])
+        settings.update(AUTOCOMMIT=True, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False)
+        options = settings["OPTIONS"]
+        options.pop("pool", None)
+        options.pop("isolation_level", None)
+        options["application_name"] = self.application
+        wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.alias)
+        require_postgresql(wrapper)
+        wrapper.inc_thread_sharing()
+        wrapper.ensure_connection()
+        self._wrapper = wrapper
+        try:
+            with wrapper.wrap_database_errors:
+                self._cursor = self._prepare_session(wrapper.connection)
+        except BaseException:
+            self.close()
+            raise
+        return self._cursor
+
+    def _prepare_session(self, raw: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        # A pooling proxy answers the start-up with a backend pid of its own invention.
+        (pid,) = psycopg.ClientCursor(raw).execute("SELECT pg_backend_pid()").fetchone() or (None,)
+        self.pooled = pid != raw.info.backend_pid
+        if self.pooled:
+            return psycopg.ClientCursor(raw)
+        raw.prepare_threshold = 5
+        raw.prepared_max = 1000
+        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in self._session.items())
+        raw.execute(f"SELECT {settings}")
+        return psycopg.Cursor(raw)
+
+    def _execute_pooled(
+        self, cursor: psycopg.Cursor[tuple[Any, ...]], statement: str, params: Mapping[str, Any] | None
+    ) -> Rows:
+        settings = "".join(
+            f"SET LOCAL {name} = '{value}'; " for name, value in self._session.items() if "iso" not in name
+        )
+        try:
+            cursor.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {settings}{statement}; COMMIT", params)
+        except psycopg.Error:
+            with contextlib.suppress(psycopg.Error):
+                cursor.connection.rollback()
+                cursor.execute("ROLLBACK")
+            raise
+        rows: Rows = []
+        more: bool | None = True
+        while more:
+            if cursor.description:
+                rows = cursor.fetchall()
+            more = cursor.nextset()
+        return rows
+
+
+_abandoned: list[Any] = []  # connections of the parent process, kept so that no finaliser closes its sockets
+
+
+def resolve(using: str | None) -> str:
+    """The alias a queue lives on: `using`, or the setting's."""
+    return using if using is not None else conf.database()
+
+
+def writes_to(model: Any) -> str:
+    """The alias that `model` is written to when the caller names none: the router's, or the setting's."""
+    alias = router.db_for_write(model)
+    return conf.database() if alias == DEFAULT_DB_ALIAS else alias
+
+
+def require_postgresql(connection: BaseDatabaseWrapper) -> None:
+    """Raise `UnsupportedDatabase` on anything but PostgreSQL (postgis included) through psycopg 3."""
+    if connection.vendor != "postgresql":
+        raise UnsupportedDatabase(
+            f"django_workqueue needs PostgreSQL 14 or newer, but the database alias {connection.alias!r} is "
+            f"{connection.vendor!r}. Name a PostgreSQL alias in WORKQUEUE_DATABASE or with using=, and keep this app's "
+            "migrations off the others with a database router's allow_migrate()."
+        )
+
+
+def require_version(connection: BaseDatabaseWrapper) -> None:
+    """Raise `UnsupportedDatabase` on a PostgreSQL that is too old."""
+    require_postgresql(connection)
+    version = connection.get_database_version()
+    if version < MINIMUM_VERSION:
+        raise UnsupportedDatabase(
+            f"django_workqueue needs PostgreSQL 14 or newer, but the database alias {connection.alias!r} is version "
+            f"{'.'.join(map(str, version))}. Upgrade the server, or name another alias in WORKQUEUE_DATABASE."
+        )
+
+
+def inside_transaction(alias: str) -> bool:
+    """Whether the calling thread's connection is in `atomic()` or has autocommit off. Opens no connection."""
+    connection = connections[alias]
+    guard = connection.__dict__.get("connect")
+    if guard is not None:
+        guard()  # SimpleTestCase forbids this database: let it say so on the caller's own stack
+    if connection.in_atomic_block:
+        return True
+    autocommit = connection.autocommit if connection.connection is not None else connection.settings_dict["AUTOCOMMIT"]
+    return not autocommit
+
+
+async def ainside_transaction(alias: str) -> bool:
+    """The same for a coroutine: whether the sync code behind it, if there is any, holds a transaction."""
+    if not _sync_thread_behind():
+        return False
+    return await sync_to_async(inside_transaction)(alias)
+
+
+def _sync_thread_behind() -> bool:
+    # asgiref runs thread-sensitive code in the thread that entered async_to_sync, or in one it made for the
+    # context. Where neither exists yet there is no transaction to find, and asking would only start a thread.
+    try:
+        if getattr(AsyncToSync.executors, "current", None) is not None:
+            return True
+        context = SyncToAsync.thread_sensitive_context.get(None)
+        if context is not None:
+            return context in SyncToAsync.context_to_thread_executor
+        return bool(AsyncToSync.loop_thread_executors) or bool(SyncToAsync.single_thread_executor._threads)
+    except AttributeError:
+        return True
+
+
+def retrying(call: Callable[[], T], *, attempts: int = 10) -> T:
+    """Run a self-committing call again after a deadlock or serialisation failure."""
+    for attempt in range(1, attempts):
+        try:
+            return call()
+        except DatabaseError as error:
+            if verdict(error) is not Verdict.RETRY:
+                raise
+            time.sleep(random.random() * 0.01 * attempt)
+    return call()
+
+
+def transaction_token(connection: BaseDatabaseWrapper) -> int:
+    """A random number that stands for the outermost transaction open on `connection`.
+
+    Drawn once per transaction. It is tied to a commit hook, which Django drops with the transaction or
+    savepoint that it was registered in: as long as the hook is there, so is everything written under the
+    number.
+    """
+    held = connection.__dict__.get("_workqueue_transaction")
+    if held is not None:
+        token, hook = held
+        if hook is None:
+            # Manual transaction management has no hooks; a transaction ends when the server says so.
+            idle = connection.connection is None or (
+                connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            )
+            if not idle:
+                return int(token)
+        elif any(registered[1] is hook for registered in connection.run_on_commit):
+            return int(token)
+    token = random.getrandbits(62) + 1
+    hook = _CommitHook(connection.alias) if connection.in_atomic_block else None
+    if hook is not None:
+        connection.on_commit(hook, robust=True)
+    connection.__dict__["_workqueue_transaction"] = (token, hook)
+    return token
+
+
+class _CommitHook:
+    """Wakes, after the commit, the queues that the transaction enqueued to."""
+
+    def __init__(self, alias: str) -> None:
+        self.after: dict[Any, Callable[[], None]] = {}
+        self.alias = alias
+
+    def __call__(self) -> None:
+        for call in self.after.values():
+            call()
+
+
+def after_commit(connection: BaseDatabaseWrapper, key: Any, call: Callable[[], None]) -> None:
+    """Run `call` after the open transaction commits, once per `key`. Manual transactions have no such moment."""
+    transaction_token(connection)
+    hook = connection.__dict__["_workqueue_transaction"][1]
+    if hook is not None:
+        hook.after.setdefault(key, call)

@@ -1,0 +1,211 @@
+"""What every queue is to a worker: a source of leased work, whose outcomes it takes back.
+
+Owns the vocabulary that `Queue`, `JobQueue` and the worker share. Knows nothing of SQL, keys or threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from .backoff import Backoff
+
+if TYPE_CHECKING:
+    from .database import Connection
+
+
+S = TypeVar("S", bound="Source")
+
+
+class Fence:
+    """The lease of one claim: its token, when it ends on our own clock, and which of its work was lost.
+
+    `deadline` is in `time.monotonic()` seconds, counted from before the claim was sent, so it is never
+    later than the server's own. Renewal moves it; nothing moves it back.
+    """
+
+    __slots__ = ("deadline", "lost", "token")
+
+    def __init__(self, token: int, deadline: float) -> None:
+        self.token = token
+        self.deadline = deadline
+        self.lost: set[Any] = set()
+
+    def remaining(self) -> float:
+        """Seconds of the lease that are certainly left."""
+        return self.deadline - time.monotonic()
+
+
+class Verb(Enum):
+    """What became of one piece of work."""
+
+    COMPLETE = "complete"
+    FAIL = "fail"  # attempt counted; again after `delay`, or out of attempts
+    FINISH = "finish"  # PermanentError: never again by itself
+    SNOOZE = "snooze"  # Retry: again after `delay`, attempt not counted
+    RETURN = "return"  # never started, or given back by a stop: attempt not counted, no error, no delay
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One piece of work with what became of it. `work` is an `Item` or a `Job`."""
+
+    work: Any
+    verb: Verb
+    delay: timedelta = timedelta(0)
+    error: BaseException | None = None
+    result: Any = None
+
+
+@dataclass(slots=True)
+class Settled:
+    """How many outcomes took effect, by kind. `lost` were fenced off: their lease was no longer theirs."""
+
+    completed: int = 0
+    failed: int = 0  # released, retried later, dead or finished with an error
+    retried: int = 0  # of `failed`: will run again
+    snoozed: int = 0
+    returned: int = 0
+    dead: int = 0  # of `failed`: will not run again by itself (dead, stalled, PermanentError)
+    lost: int = 0
+
+    def add(self, other: Settled) -> None:
+        """Add the other's counts to these."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claim's work, all under one fence. `full` says that more is probably due."""
+
+    fence: Fence
+    lease: timedelta
+    works: list[Any] = field(default_factory=list)
+    reclaimed: int = 0
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function that works a queue (or one kind of its jobs), with how it wants to be run.
+
+    `size` is None for one at a time, else the most items of one call of a batch handler.
+    """
+
+    fn: Callable[..., Any]
+    source: Source
+    kind: str | None
+    lease: timedelta
+    timeout: timedelta | None
+    backoff: Backoff
+    concurrency: int | None
+    size: int | None
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        """The function's dotted name, for logs and people."""
+        return f"{getattr(self.fn, '__module__', '?')}.{getattr(self.fn, '__qualname__', repr(self.fn))}"
+
+
+class Source(ABC):
+    """A queue as the worker sees it: what all `Queue` or `JobQueue` objects of one name share.
+
+    A typed face has it as `.source`. Every `*_on` method runs on a connection that the worker owns.
+
+    Each sends single statements that commit by themselves; none is called inside a transaction, and none
+    is called by two threads on the same connection.
+    """
+
+    name: str
+    max_claim: int
+    min_wake_interval: timedelta
+    marks_starts: bool  # whether start_on has anything to do
+    handlers: list[Handler]
+
+    @property
+    @abstractmethod
+    def alias(self) -> str:
+        """The database alias the queue lives on."""
+
+    @abstractmethod
+    def claim_on(self, connection: Connection, limit: int, lease: timedelta, kinds: Iterable[str] | None) -> Claim:
+        """Lease up to `limit` due pieces of work; what cannot be decoded is released with its error."""
+
+    @abstractmethod
+    def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:
+        """Of `works`, just before they start: those that may. Marks the ones on their last attempt."""
+
+    @abstractmethod
+    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the work, fenced, one ordered statement at a time."""
+
+    @abstractmethod
+    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
+        """Renew leases without waiting and without shortening; the idents that are now renewed.
+
+        What is missing from the answer was lost, finished, or held by somebody's open transaction for the
+        moment; `held_on` tells which.
+        """
+
+    @abstractmethod
+    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
+        """Of `idents`, those whose rows still carry `token` (a plain read that locks nothing)."""
+
+    @abstractmethod
+    def register_on(self, connection: Connection) -> None:
+        """Tell the table of queues, for people, that this queue exists and how it is set up."""
+
+    @abstractmethod
+    def maintain_on(self, connection: Connection) -> None:
+        """Reap, stall or dead-letter what lapsed, fold the inbox: bounded, safe to run twice at once."""
+
+
+_sources: WeakValueDictionary[tuple[str | None, str], Source] = WeakValueDictionary()
+_sources_lock = threading.Lock()  # guards _sources
+
+
+def register(using: str | None, name: str, make: Callable[[], S], same: Callable[[Source], str | None]) -> S:
+    """The process's one source of that name: the living one, or what `make()` returns.
+
+    `same(source)` says in words how a living one differs; then `ValueError` is raised. Sources live as long as
+    a queue object or a handler of theirs does.
+    """
+    with _sources_lock:
+        living = _sources.get((using, name))
+        if living is not None and same(living):
+            gc.collect()  # a dropped queue with handlers is a cycle
+            del living
+            living = _sources.get((using, name))
+        if living is None:
+            living = _sources[using, name] = make()
+        elif difference := same(living):
+            raise ValueError(f"this process has a queue {name!r} already, and it differs: {difference}")
+        return cast(S, living)
+
+
+def registered() -> list[Source]:
+    """The living sources, by name."""
+    with _sources_lock:
+        return sorted(_sources.values(), key=lambda source: (source.name, source.alias))
+
+
+def add_handler(handler: Handler) -> None:
+    """Let a source be worked by a function, which from then on keeps the source alive."""
+    handler.source.handlers.append(handler)
+    try:
+        handler.fn.__dict__.setdefault("_workqueue_handlers", []).append(handler)
+    except AttributeError:
+        _kept.append(handler)  # a callable without attributes of its own
+
+
+_kept: list[Handler] = []

@@ -1,0 +1,185 @@
+"""Claim floors: where in the index a claim may begin, so that it does not wade through what is dead or leased.
+
+Behind the last claimed position of a priority lie only entries of rows that are leased, gone, or kept alive by
+somebody's old snapshot. A process remembers, for each priority, how far it got, and starts there. Looking from
+the beginning is what finds lapsed leases and late commits: as long as that is cheap it is done at every claim,
+and where it is dear at bounded intervals. Knows nothing of SQL; docs/explanation/floors.md tells the whole story.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Position = tuple[int, str | int]  # available_at in µs since the epoch, then key or id: opaque to Python
+Interval = tuple[int, int, str | int, int]  # lowest rank, position in two parts, highest rank
+
+LOWEST_RANK, HIGHEST_RANK = -(2**31) + 1, 2**31 - 1  # a rank is a negated priority
+MAX_RANKS = 64
+
+SETTLED = 1_000_000  # µs: no floor is later than this long ago, so that a commit in flight is not passed by
+RECENT_EVERY = 1.0  # seconds between looks from the floors of a while ago
+RECENT_AGE = 2.0
+RESCAN_EVERY = 10.0
+RESCAN_SHARE = 50  # a look from the beginning that took x is not repeated within 50 x
+DISCOVER_EVERY = 10.0
+CHEAP = 2_000  # µs that a look from the beginning may take …
+CHEAP_PER_ROW = 15  # … plus this for each row it leases
+
+
+@dataclass(slots=True)
+class Look:
+    """One claim's view: its intervals, and whether they begin at the beginning."""
+
+    intervals: list[Interval]
+    beginning: bool
+
+
+class Floors:
+    """What one process knows of one queue's claim index. Thread-safe."""
+
+    def __init__(self, start: str | int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._start: Position = (0, start)
+        self._clock = clock
+        self._lock = threading.Lock()  # guards all below
+        self._floors: dict[int, Position] = {}
+        self._history: deque[tuple[float, dict[int, Position]]] = deque()
+        self._dear = False
+        self._over_budget = 0
+        self._rescan_at = 0.0
+        self._recent_at = 0.0
+        self._discover_at = 0.0
+
+    @property
+    def dear(self) -> bool:
+        """Whether looking from the beginning has become too dear to do at every claim."""
+        return self._dear
+
+    def wants_discovery(self) -> bool:
+        """Whether the priorities in use should be asked for before the next look; the answer holds for a while."""
+        with self._lock:
+            now = self._clock()
+            due = now >= self._discover_at and (not self._dear or now >= self._rescan_at)
+            if due:
+                self._discover_at = now + DISCOVER_EVERY
+            return due
+
+    def discovered(self, ranks: Sequence[int]) -> None:
+        """Take the priorities in use; those no longer there are forgotten."""
+        with self._lock:
+            self._floors = {rank: self._floors.get(rank, self._start) for rank in sorted(ranks)[:MAX_RANKS]}
+
+    def look(self) -> Look:
+        """Where the next claim looks."""
+        with self._lock:
+            now = self._clock()
+            if not self._dear or now >= self._rescan_at:
+                self._rescan_at = now + RESCAN_EVERY  # one process, one rescan at a time
+                return self._from_the_beginning()
+            floors = self._floors
+            if now >= self._recent_at:
+                self._recent_at = now + RECENT_EVERY
+                floors = self._recent(now)
+            return Look(self._intervals(floors), beginning=False)
+
+    def look_again(self) -> Look | None:
+        """A look from the beginning, after one that did not and came back short, if it is cheap enough."""
+        with self._lock:
+            return None if self._dear else self._from_the_beginning()
+
+    def learn(self, look: Look, at: int, took: int, *, limit: int, last: dict[int, Position], count: int) -> None:
+        """Take in what a claim found: the server's time and cost in µs, and the last position of each rank."""
+        with self._lock:
+            if look.beginning:
+                self._judge(took, count)
+            settled: Position = (at - SETTLED, self._start[1])
+            for rank in last:
+                if rank not in self._floors and len(self._floors) < MAX_RANKS:
+                    self._floors[rank] = self._start
+            # A short claim has seen the end of every rank; a full one the end of those before its last.
+            end = max(last) if count >= limit and last else HIGHEST_RANK + 1
+            for rank, floor in self._floors.items():
+                if rank < end:
+                    self._floors[rank] = max(floor, settled)
+                elif rank == end:
+                    self._floors[rank] = max(floor, min(last[rank], settled))
+            self._remember()
+
+    def _judge(self, took: int, count: int) -> None:
+        budget = CHEAP + CHEAP_PER_ROW * count
+        if took <= (budget / 2 if self._dear else budget):
+            self._dear, self._over_budget = False, 0
+            return
+        # Once may be the machine's mood; twice running, or by far, is the index.
+        self._over_budget += 1
+        if self._dear or self._over_budget >= 2 or took > 10 * budget:
+            self._dear = True
+            self._rescan_at = self._clock() + max(RESCAN_EVERY, RESCAN_SHARE * took / 1e6)
+
+    def _from_the_beginning(self) -> Look:
+        return Look(self._intervals(dict.fromkeys(self._floors, self._start)), beginning=True)
+
+    def _intervals(self, floors: dict[int, Position]) -> list[Interval]:
+        intervals: list[Interval] = []
+        low = LOWEST_RANK
+        for rank in sorted(floors):
+            if low < rank:
+                intervals.append((low, *self._start, rank - 1))
+            intervals.append((rank, *floors[rank], rank))
+            low = rank + 1
+        if low <= HIGHEST_RANK:
+            intervals.append((low, *self._start, HIGHEST_RANK))
+        return intervals
+
+    def _remember(self) -> None:
+        now = self._clock()
+        if not self._history or now - self._history[-1][0] >= RECENT_EVERY / 2:
+            self._history.append((now, dict(self._floors)))
+        while len(self._history) > 1 and now - self._history[1][0] >= RECENT_AGE:
+            self._history.popleft()
+
+    def _recent(self, now: float) -> dict[int, Position]:
+        then = next((floors for age, floors in self._history if now - age >= RECENT_AGE), {})
+        return {rank: then.get(rank, self._start) if then else floor for rank, floor in self._floors.items()}
+
+
+class InboxFloor:
+    """From which id the fold looks: the first while that is cheap, else the highest seen a minute ago.
+
+    Never from the newest: ids commit out of order, and a transaction may stay open for long; so every
+    `RESCAN_EVERY`, or 50 times what it cost, the fold looks from the first all the same.
+    """
+
+    AGE = 60.0
+    CHEAP = 5_000  # µs
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards all below
+        self._seen: deque[tuple[float, int]] = deque()
+        self._dear = False
+        self._rescan_at = 0.0
+
+    def since(self) -> int:
+        """The id to look from."""
+        with self._lock:
+            now = self._clock()
+            if not self._dear or now >= self._rescan_at:
+                self._rescan_at = now + RESCAN_EVERY
+                return 0
+            while len(self._seen) > 1 and now - self._seen[1][0] >= self.AGE:
+                self._seen.popleft()
+            return self._seen[0][1] if self._seen and now - self._seen[0][0] >= self.AGE else 0
+
+    def learn(self, since: int, highest: int | None, took: int, count: int) -> None:
+        """Take in what a fold saw."""
+        with self._lock:
+            now = self._clock()
+            if highest is not None and (not self._seen or now - self._seen[-1][0] >= 1.0):
+                self._seen.append((now, highest))
+            if since == 0:
+                self._dear = took > self.CHEAP + 20 * count
+                self._rescan_at = now + max(RESCAN_EVERY, RESCAN_SHARE * took / 1e6)

@@ -1,0 +1,310 @@
+"""The keyed queue's statements.
+
+Rules that shape them all (docs/explanation/sql.md has the measurements): every table reference names its
+queue; rows are joined on keys, never on ctid, because a statement that waited for a lock holds a row version
+its own snapshot cannot see; keys reach an UPDATE as `= ANY (ARRAY(…))`, which is an index lookup whatever the
+statistics say; the time is `statement_timestamp()`, taken in the locking CTE and carried from there; every
+waiting lock is taken in key order.
+"""
+
+from .statement import Statement
+
+# What a claim may take. Stats count by the same words, so that "ready" is what a claim would hand out.
+DUE = """q.available_at <= statement_timestamp() AND q.lease_until <= statement_timestamp()
+ AND (%(max)s::int <= 0 OR q.attempts < %(max)s::int OR q.requeue_at IS NOT NULL)"""
+
+# Neither completed nor stalled: waiting or leased. The predicate of the claim index.
+OPEN = "q.completed_at IS NULL AND q.stalled_at IS NULL"
+
+# How an enqueue merges with the row that is there. The closing WHERE spares the write when nothing changes.
+# A raised priority must not put an old time behind a claim floor, hence GREATEST(…, excluded.enqueued_at).
+CONFLICT = f"""ON CONFLICT (queue, key) DO UPDATE SET
+ priority = CASE WHEN {OPEN} THEN GREATEST(q.priority, excluded.priority) ELSE excluded.priority END,
+ available_at = CASE WHEN NOT ({OPEN}) THEN excluded.available_at
+  WHEN q.lease_until > 'epoch' THEN q.available_at
+  WHEN excluded.priority > q.priority THEN GREATEST(LEAST(q.available_at, excluded.available_at), excluded.enqueued_at)
+  ELSE LEAST(q.available_at, excluded.available_at) END,
+ requeue_at = CASE WHEN {OPEN} AND q.lease_until > 'epoch' THEN LEAST(q.requeue_at, excluded.available_at) END,
+ enqueued_at = CASE WHEN {OPEN} THEN q.enqueued_at ELSE excluded.enqueued_at END,
+ attempts = CASE WHEN {OPEN} THEN q.attempts ELSE 0 END,
+ last_error = CASE WHEN {OPEN} THEN q.last_error END,
+ completed_at = NULL, stalled_at = NULL
+WHERE NOT ({OPEN}) OR excluded.priority > q.priority
+ OR (q.lease_until > 'epoch' AND (q.requeue_at IS NULL OR excluded.available_at < q.requeue_at))
+ OR (q.lease_until = 'epoch' AND excluded.available_at < q.available_at)"""
+
+ENQUEUE = Statement(
+    "item_enqueue",
+    f"""
+    INSERT INTO workqueue_item AS q (queue, key, priority, enqueued_at, available_at)
+    SELECT {{Q}}, u.k, u.p, statement_timestamp(), statement_timestamp() + u.d * interval '1 microsecond'
+    FROM unnest(%(keys)s::text[], %(priorities)s::int[], %(delays)s::bigint[]) u(k, p, d) ORDER BY u.k COLLATE "C"
+    {CONFLICT}
+    """,
+)
+
+# Takes no lock that anyone else could want: a row of its own, whatever other transactions enqueued.
+INBOX = Statement(
+    "inbox_enqueue",
+    """
+    INSERT INTO workqueue_inbox (queue, key, priority, available_at, tx)
+    SELECT {Q}, u.k, u.p, statement_timestamp() + u.d * interval '1 microsecond', %(tx)s::bigint
+    FROM unnest(%(keys)s::text[], %(priorities)s::int[], %(delays)s::bigint[]) u(k, p, d)
+    """,
+)
+
+# Rows that somebody's open transaction holds stay in the inbox; the rest is folded. `seen` is the highest id
+# looked at, for the next fold's floor; `took` its cost.
+_FOLD = f"""
+    WITH got AS MATERIALIZED (
+     SELECT i.id, i.key FROM workqueue_inbox i WHERE i.queue = {{Q}} AND {{WHOSE}}
+     ORDER BY i.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    free AS MATERIALIZED (
+     SELECT q.key FROM workqueue_item q WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM got))
+     ORDER BY q.key FOR UPDATE SKIP LOCKED),
+    held AS MATERIALIZED (
+     SELECT q.key FROM workqueue_item q WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM got))
+      AND q.key <> ALL (ARRAY(SELECT key FROM free))),
+    gone AS (
+     DELETE FROM workqueue_inbox i WHERE i.queue = {{Q}}
+      AND i.id = ANY (ARRAY(SELECT id FROM got WHERE key <> ALL (ARRAY(SELECT key FROM held))))
+     RETURNING i.key, i.priority, i.available_at),
+    folded AS (
+     INSERT INTO workqueue_item AS q (queue, key, priority, enqueued_at, available_at)
+     SELECT {{Q}}, key, max(priority), statement_timestamp(), GREATEST(min(available_at), statement_timestamp())
+     FROM gone GROUP BY key ORDER BY key
+     {CONFLICT})
+    SELECT (SELECT count(*) FROM got), (SELECT count(*) FROM held), (SELECT max(id) FROM got),
+     (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
+"""
+FOLD = Statement("inbox_fold", _FOLD.replace("{WHOSE}", "i.id >= %(since)s::bigint"), prepare=False)
+FOLD_OWN = Statement("inbox_fold_own", _FOLD.replace("{WHOSE}", "i.tx = %(tx)s::bigint"), prepare=False)
+
+# One interval per known priority, each from its floor, and one for each gap between them. An interval of one
+# priority is an index range that begins at the floor, past whatever is dead or leased in front of it.
+# The outer join gives the server's time even when nothing was due.
+_LEASABLE = """SELECT q.key, q.lease_until AS prior,
+   statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
+   FROM workqueue_item q WHERE q.queue = {Q}"""
+_LEASABLE_END = f"""AND {DUE} ORDER BY -q.priority, q.available_at, q.key LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED"""
+CLAIM = Statement(
+    "item_claim",
+    f"""
+    WITH due AS MATERIALIZED (
+     SELECT x.key, x.prior, x.until
+     FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::text[], %(hi)s::int[])
+      WITH ORDINALITY f(lo, since, after, hi, i)
+     CROSS JOIN LATERAL (
+      SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo = f.hi AND -q.priority = f.lo
+       AND (q.available_at, q.key) > (timestamptz 'epoch' + f.since * interval '1 microsecond', f.after COLLATE "C")
+       {_LEASABLE_END}) one
+      UNION ALL
+      SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo < f.hi AND -q.priority >= f.lo AND -q.priority <= f.hi
+       {_LEASABLE_END}) gap) x
+     WHERE NOT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL)
+     ORDER BY f.i LIMIT %(limit)s::int),
+    upd AS (
+     UPDATE workqueue_item q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
+      requeue_at = NULL,
+      attempts = CASE WHEN %(max)s::int > 0 AND q.attempts >= %(max)s::int THEN 1 ELSE q.attempts + 1 END
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM due))
+     RETURNING q.key, q.priority, q.attempts, q.available_at)
+    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
+     (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
+     upd.key, upd.priority, upd.attempts, (extract(epoch FROM upd.available_at) * 1000000)::bigint AS available,
+     upd.key = ANY (ARRAY(SELECT key FROM due WHERE prior > 'epoch')) AS reclaimed
+    FROM (VALUES (1)) one LEFT JOIN upd ON true
+    """,
+    prepare=False,
+)
+
+# The priorities in use: a loose index scan, one seek for each.
+DISCOVER = Statement(
+    "item_discover",
+    f"""
+    WITH RECURSIVE rank(r) AS (
+     (SELECT -q.priority FROM workqueue_item q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
+     UNION ALL
+     SELECT (SELECT -q.priority FROM workqueue_item q WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority > rank.r
+      ORDER BY -q.priority LIMIT 1)
+     FROM rank WHERE rank.r IS NOT NULL)
+    SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int
+    """,
+    prepare=False,
+)
+
+# Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there.
+_ONE_CLAIM = "q.lease_token = %(token)s::bigint"
+_CLAIMS = """(q.key, q.lease_token) IN (SELECT t.k, t.t FROM unnest(%(keys)s::text[], %(tokens)s::bigint[]) t(k, t))"""
+_ANY_LEASE = "q.lease_until > 'epoch'"
+
+_TARGET = """WITH target AS MATERIALIZED (
+     SELECT q.key, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
+     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND {FENCE} AND q.completed_at IS NULL
+     ORDER BY q.key FOR UPDATE)"""
+
+# Asked for again while it was leased: due afresh. Nothing else turns requeue_at into work.
+_AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)), enqueued_at = (SELECT t FROM target LIMIT 1),
+      attempts = 0, requeue_at = NULL, lease_until = 'epoch', lease_token = 0, last_error = NULL"""
+
+_COMPLETE_KEEP = f"""{_TARGET},
+    again AS (
+     UPDATE workqueue_item q SET {_AGAIN}
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+    done AS (
+     UPDATE workqueue_item q SET completed_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
+      last_error = NULL
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
+    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)"""
+
+_COMPLETE_DELETE = f"""{_TARGET},
+    again AS (
+     UPDATE workqueue_item q SET {_AGAIN}
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+    done AS (
+     DELETE FROM workqueue_item q
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
+    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)"""
+
+COMPLETE_KEEP = Statement("item_complete_keep", _COMPLETE_KEEP.replace("{FENCE}", _ONE_CLAIM))
+COMPLETE_KEEP_CLAIMS = Statement("item_complete_keep_claims", _COMPLETE_KEEP.replace("{FENCE}", _CLAIMS))
+COMPLETE_KEEP_ANY = Statement("item_complete_keep_any", _COMPLETE_KEEP.replace("{FENCE}", _ANY_LEASE))
+COMPLETE_DELETE = Statement("item_complete_delete", _COMPLETE_DELETE.replace("{FENCE}", _ONE_CLAIM))
+COMPLETE_DELETE_CLAIMS = Statement("item_complete_delete_claims", _COMPLETE_DELETE.replace("{FENCE}", _CLAIMS))
+COMPLETE_DELETE_ANY = Statement("item_complete_delete_any", _COMPLETE_DELETE.replace("{FENCE}", _ANY_LEASE))
+
+# PermanentError: over and done with, its error kept for the retention.
+FINISH = Statement(
+    "item_finish",
+    f"""{_TARGET.replace("{FENCE}", _CLAIMS)},
+    told AS MATERIALIZED (
+     SELECT target.key, u.e FROM target JOIN unnest(%(keys)s::text[], %(errors)s::text[]) u(k, e) ON u.k = target.key),
+    again AS (
+     UPDATE workqueue_item q SET {_AGAIN}
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+    done AS (
+     UPDATE workqueue_item q SET completed_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
+      last_error = told.e
+     FROM told WHERE q.queue = {{Q}} AND q.key = told.key
+      AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
+    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)""",
+)
+
+# `uncount` is 1 where the attempt does not count (given back unstarted, or Retry), else 0. The last attempt
+# stalls, unless the key was asked for during the run: then it starts afresh, after a failure behind its backoff.
+_RELEASE = f"""{_TARGET},
+    told AS MATERIALIZED (
+     SELECT target.key, target.t, target.t + u.d * interval '1 microsecond' AS td, u.e, u.n
+     FROM target JOIN unnest(%(keys)s::text[], %(delays)s::bigint[], %(errors)s::text[], %(uncounts)s::int[]) u(k, d, e, n)
+      ON u.k = target.key),
+    back AS (
+     UPDATE workqueue_item q SET lease_until = 'epoch', lease_token = 0, requeue_at = NULL,
+      last_error = COALESCE(told.e, q.last_error),
+      available_at = CASE WHEN q.requeue_at IS NULL OR told.e IS NOT NULL THEN told.td
+       ELSE LEAST(told.td, GREATEST(q.requeue_at, told.t)) END,
+      attempts = CASE WHEN %(max)s::int > 0 AND q.attempts - told.n >= %(max)s::int AND q.requeue_at IS NOT NULL THEN 0
+       ELSE GREATEST(q.attempts - told.n, 0) END,
+      stalled_at = CASE WHEN %(max)s::int > 0 AND q.attempts - told.n >= %(max)s::int AND q.requeue_at IS NULL THEN told.t END
+     FROM told WHERE q.queue = {{Q}} AND q.key = told.key AND q.key = ANY (ARRAY(SELECT key FROM target))
+     RETURNING q.key, q.stalled_at IS NOT NULL AS stalled)
+    SELECT count(*), count(*) FILTER (WHERE stalled) FROM back"""
+RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _CLAIMS))
+RELEASE_ANY = Statement("item_release_any", _RELEASE.replace("{FENCE}", _ANY_LEASE))
+
+# Never waits (the handler may hold its own row in its own atomic()) and never shortens.
+EXTEND = Statement(
+    "item_extend",
+    """
+    WITH target AS MATERIALIZED (
+     SELECT q.key, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_item q
+     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND q.lease_token = %(token)s::bigint AND q.completed_at IS NULL
+     ORDER BY q.key FOR UPDATE SKIP LOCKED),
+    held AS (
+     UPDATE workqueue_item q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
+     WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key)
+    SELECT key FROM held
+    """,
+)
+
+HELD = Statement(
+    "item_held",
+    """
+    SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[])
+     AND q.lease_token = %(token)s::bigint AND q.completed_at IS NULL
+    """,
+)
+
+# Items before inbox rows: the fold locks in the other order, but never waits for an item that is locked.
+REMOVE = Statement(
+    "item_remove",
+    """
+    WITH target AS MATERIALIZED (
+     SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) ORDER BY q.key FOR UPDATE),
+    gone AS (
+     DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key),
+    unfolded AS (
+     DELETE FROM workqueue_inbox i WHERE i.queue = {Q} AND i.key = ANY (%(keys)s::text[]) RETURNING i.key)
+    SELECT count(DISTINCT key) FROM (SELECT key FROM gone UNION ALL SELECT key FROM unfolded) removed
+    """,
+)
+
+REAP = Statement(
+    "item_reap",
+    """
+    WITH old AS MATERIALIZED (
+     SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.completed_at IS NOT NULL
+      AND q.completed_at <= statement_timestamp() - %(retention)s::bigint * interval '1 microsecond'
+     ORDER BY q.completed_at LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    gone AS (
+     DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM old)) RETURNING 1)
+    SELECT count(*) FROM gone
+    """,
+    prepare=False,
+)
+
+# The last attempt's lease lapsed with nothing asked for since.
+STALL = Statement(
+    "item_stall",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.key, statement_timestamp() AS t FROM workqueue_item q
+     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
+      AND q.attempts >= %(max)s::int AND q.requeue_at IS NULL
+     ORDER BY -q.priority, q.available_at, q.key LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    spent AS (
+     UPDATE workqueue_item q SET stalled_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
+      last_error = COALESCE(q.last_error, %(error)s::text)
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING 1)
+    SELECT count(*) FROM spent
+    """,
+    prepare=False,
+)
+
+# Exact, and so as dear as the queue is long: for people who ask. An inbox row counts unless its key is
+# waiting already; a lapsed last attempt counts as stalled, whether or not it was marked yet.
+STATS = Statement(
+    "item_stats",
+    f"""
+    SELECT count(*) FILTER (WHERE due), count(*) FILTER (WHERE later), count(*) FILTER (WHERE live),
+     count(*) FILTER (WHERE stalled), count(*) FILTER (WHERE done),
+     COALESCE((extract(epoch FROM statement_timestamp() - min(since) FILTER (WHERE due)) * 1000000)::bigint, 0)
+    FROM (
+     SELECT q.available_at AS since, {OPEN} AND {DUE} AS due,
+      {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp() AS later,
+      {OPEN} AND q.lease_until > statement_timestamp() AS live,
+      q.completed_at IS NULL AND (q.stalled_at IS NOT NULL OR (q.lease_until > 'epoch' AND NOT ({DUE})
+       AND q.lease_until <= statement_timestamp())) AS stalled,
+      q.completed_at IS NOT NULL AS done
+     FROM workqueue_item q WHERE q.queue = {{Q}}
+      AND NOT (q.completed_at IS NOT NULL AND EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
+      AND NOT (q.stalled_at IS NOT NULL AND EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
+     UNION ALL
+     SELECT min(i.available_at), min(i.available_at) <= statement_timestamp(), min(i.available_at) > statement_timestamp(),
+      false, false, false
+     FROM workqueue_inbox i WHERE i.queue = {{Q}}
+      AND NOT EXISTS (SELECT 1 FROM workqueue_item q WHERE q.queue = {{Q}} AND q.key = i.key AND {OPEN})
+     GROUP BY i.key) counted
+    """,
+    prepare=False,
+    for_people=True,
+)

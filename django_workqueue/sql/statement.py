@@ -1,0 +1,40 @@
+"""One statement with a hole for the queue's name."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import ClassVar
+
+from psycopg import sql
+
+
+class Statement:
+    """A constant text in which `{Q}` stands for the queue's name as a quoted literal.
+
+    `prepare` tells whether our own connections may keep a server-side plan of it. Those that read few rows
+    through small arrays are planned afresh each time, with their values in sight (see docs, "Plans").
+    """
+
+    every: ClassVar[dict[str, Statement]] = {}
+
+    def __init__(self, name: str, text: str, *, prepare: bool = True, for_people: bool = False) -> None:
+        self.name = name
+        self.text = re.sub(r"\s+", " ", text).strip()
+        self.prepare = prepare
+        self.for_people = for_people
+        assert name not in self.every, name
+        self.every[name] = self
+
+    def __repr__(self) -> str:
+        return f"<Statement {self.name}>"
+
+    def of(self, queue: str) -> str:
+        """The statement for one queue, ready for psycopg's placeholders."""
+        return _compose(self.text, queue)
+
+
+@lru_cache(maxsize=4096)
+def _compose(text: str, queue: str) -> str:
+    literal = sql.Literal(queue).as_string(None).strip().replace("%", "%%")
+    return text.replace("{Q}", literal)
