@@ -1,0 +1,30 @@
+# Each target makes the virtual environment it needs (.venv-GROUP, see scripts/run) and does everything else itself.
+# PYTHON=... chooses the Python, ARGS=... adds arguments; DATABASE_URL in the environment chooses the server.
+
+.PHONY: help demo demo-check test lint format docs clean
+.DEFAULT_GOAL := help
+export PYTHON DJANGO
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
+
+demo: ## Serve a map whose tiles are rendered by workers
+	@scripts/run --newest demo python testproject/manage.py demo $(ARGS)
+
+demo-check: ## The same without a browser: exits 0 when every tile of a screenful is there
+	@scripts/run --newest demo python testproject/manage.py demo --check $(ARGS)
+
+test: ## Run the tests
+	@scripts/run test pytest $(ARGS)
+
+lint: ## ruff, mypy and the import layers
+	@scripts/run lint sh scripts/lint
+
+format: ## Let ruff rewrite what it can
+	@scripts/run lint sh -c 'ruff check --fix . && ruff format .'
+
+docs: ## Build the documentation into site/
+	@scripts/run docs mkdocs build --strict $(ARGS)
+
+clean: ## Remove what the other targets made
+	@rm -rf .venv-* .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site

@@ -1,0 +1,67 @@
+"""The demo's settings, and what the tests' settings start from.
+
+On the server of `DATABASE_URL` where that is set, else on an embedded PostgreSQL of our own.
+"""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from testproject import postgres
+
+BASE_DIR = Path(__file__).resolve().parent
+
+DEBUG = True
+SECRET_KEY = "the demo listens on this machine only, and keeps no secrets"  # noqa: S105
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_workqueue",
+]
+if find_spec("testproject.tiles"):
+    INSTALLED_APPS.append("testproject.tiles")
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+
+ROOT_URLCONF = "testproject.urls"
+WSGI_APPLICATION = "testproject.wsgi.application"
+ASGI_APPLICATION = "testproject.asgi.application"
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {"default": dj_database_url.parse(os.environ.get("DATABASE_URL") or postgres.lasting().start().url)}
+
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+STATIC_URL = "static/"

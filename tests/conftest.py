@@ -1,0 +1,111 @@
+"""Fixtures for every test: connections beside Django's, waiting with a deadline, processes on the test database.
+
+The server is the business of `tests/settings.py`. Under pytest-xdist each process has databases of its own on the one
+server: what a test asks the server about (`pg_stat_activity`, `pg_locks`) it restricts to `current_database()`, and a
+test that stops a server starts its own (`testproject.postgres.throwaway`).
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from tests import interleave
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+Connect = Callable[..., psycopg.Connection[Any]]
+Manage = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def connect(db: None) -> Iterator[Connect]:
+    """`connect(alias="default", **parameters)`: a psycopg connection of one's own to the test database, in autocommit.
+
+    Closed at the end of the test. For more than what the test itself sees, the test is a transactional one.
+    """
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one(alias: str = "default", *, autocommit: bool = True, **parameters: Any) -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(database_url(alias), autocommit=autocommit, **parameters))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def second(connect: Connect) -> psycopg.Connection[Any]:
+    """One connection beside Django's, for the other side of an interleaving."""
+    return connect()
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Any]:
+    """`wait_until(predicate, deadline=10)`: the predicate's first true value, or a failed test."""
+    return interleave.wait_until
+
+
+@pytest.fixture
+def aside() -> Callable[..., Any]:
+    """`aside(work, *args)`: run it in a thread of its own; a Future."""
+    return interleave.aside
+
+
+@pytest.fixture
+def manage(transactional_db: None) -> Iterator[Manage]:
+    """`manage("workqueue_work", "--drain")`: a management command as a process of its own, on the test database.
+
+    A `Popen` whose output is text in pipes, stderr in stdout's; killed at the end of the test if it still runs. More
+    environment through `env={...}`.
+    """
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(PROJECT / "testproject" / "manage.py"), *arguments],
+            env=os.environ | environment() | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def database_url(alias: str = "default") -> str:
+    """The address of the test database of an alias, as libpq reads it."""
+    connection = connections[alias]
+    parameters = connection.get_connection_params()
+    known = ("host", "port", "user", "password", "dbname", "sslmode")
+    return psycopg.conninfo.make_conninfo(**{name: parameters[name] for name in known if parameters.get(name)})
+
+
+def environment() -> dict[str, str]:
+    """What makes `manage.py` in another process use the test databases."""
+    from urllib.parse import quote
+
+    settings = connections["default"].settings_dict
+    user = quote(settings["USER"], safe="")
+    password = ":" + quote(settings["PASSWORD"], safe="") if settings["PASSWORD"] else ""
+    host = quote(settings["HOST"], safe="")
+    port = f":{settings['PORT']}" if settings["PORT"] else ""
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DATABASE_URL": f"postgresql://{user}{password}@{host}{port}/{quote(settings['NAME'], safe='')}",
+        "WORKQUEUE_TEST_OTHER": connections["other"].settings_dict["NAME"],
+    }
