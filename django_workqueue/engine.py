@@ -6,6 +6,9 @@ Owns the vocabulary that `Queue`, `JobQueue` and the worker share. Knows nothing
 from __future__ import annotations
 
 import gc
+import os
+import secrets
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -142,6 +145,14 @@ class Source(ABC):
         """Lease up to `limit` due pieces of work; what cannot be decoded is released with its error."""
 
     @abstractmethod
+    def idents(self, works: Sequence[Any]) -> list[Any]:
+        """What `extend_on`, `held_on` and `Fence.lost` know each piece of work by, in order: plain `str` or `int`."""
+
+    def marks_start(self, work: Any) -> bool:
+        """Whether `work` must pass through `start_on` just before it starts; only asked where `marks_starts`."""
+        return self.marks_starts
+
+    @abstractmethod
     def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:
         """Of `works`, just before they start: those that may. Marks the ones on their last attempt."""
 
@@ -170,6 +181,15 @@ class Source(ABC):
         """Reap, stall or dead-letter what lapsed, fold the inbox: bounded, safe to run twice at once."""
 
 
+def worker_id() -> str:
+    """Who this process is, in the table of workers and in a job's history: host, process id, a random part."""
+    pid = os.getpid()
+    if _worker_ids.get("pid") != pid:
+        _worker_ids.update(pid=pid, id=f"{socket.gethostname()}-{pid}-{secrets.token_hex(3)}")
+    return str(_worker_ids["id"])
+
+
+_worker_ids: dict[str, object] = {}
 _sources: WeakValueDictionary[tuple[str | None, str], Source] = WeakValueDictionary()
 _sources_lock = threading.Lock()  # guards _sources
 
