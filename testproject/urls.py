@@ -1,10 +1,10 @@
 """The pages of the test project."""
 
-from importlib.util import find_spec
+from pathlib import Path
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
 urlpatterns: list[URLPattern | URLResolver] = [path("admin/", admin.site.urls)]
-if find_spec("testproject.tiles.urls"):
+if Path(__file__).with_name("tiles").joinpath("urls.py").exists():
     urlpatterns.append(path("", include("testproject.tiles.urls")))
