@@ -6,6 +6,7 @@ Owns the vocabulary that `Queue`, `JobQueue` and the worker share. Knows nothing
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import secrets
 import socket
@@ -219,13 +220,37 @@ def registered() -> list[Source]:
         return sorted(_sources.values(), key=lambda source: (source.name, source.alias))
 
 
-def add_handler(handler: Handler) -> None:
-    """Let a source be worked by a function, which from then on keeps the source alive."""
-    handler.source.handlers.append(handler)
+def add_handler(fn: Callable[..., Any], source: Source, *, kind: str | None, **options: Any) -> None:
+    """Let a source be worked by a function, which from then on keeps the source alive.
+
+    Raises `TypeError` for what cannot be called, `ValueError` where the source (or kind) has a handler already;
+    a function of the same name takes its predecessor's place, as when a module is reloaded.
+    """
+    if not callable(fn):
+        raise TypeError(f"a handler is a function, not {fn!r}")
+    call = fn if inspect.isroutine(fn) else fn.__call__  # type: ignore[operator]
+    handler = Handler(fn, source, kind, is_async=inspect.iscoroutinefunction(call), **options)
+    for other in source.handlers:
+        if other.kind == kind:
+            if other.name != handler.name or "<locals>" in handler.name:
+                what = f"queue {source.name!r}" if kind is None else f"kind {kind!r} of queue {source.name!r}"
+                raise ValueError(f"{what} has a handler already, {other.name}; {handler.name} would be a second")
+            source.handlers.remove(other)
+            break
+    source.handlers.append(handler)
     try:
-        handler.fn.__dict__.setdefault("_workqueue_handlers", []).append(handler)
+        fn.__dict__.setdefault("_workqueue_handlers", []).append(handler)
     except AttributeError:
         _kept.append(handler)  # a callable without attributes of its own
+
+
+after_enqueue: list[Callable[[Source], None]] = []  # what `testing.immediate` hooks into
+
+
+def enqueued(source: Source) -> None:
+    """Tell whoever asked to know that something was just enqueued, on the thread that did it."""
+    for call in tuple(after_enqueue):
+        call(source)
 
 
 _kept: list[Handler] = []

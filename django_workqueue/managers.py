@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.db import connections, models
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 # Where a claim may look: (lowest rank, floor's µs, floor's key, highest rank); a rank is a negated priority.
-Interval = tuple[int, int, str, int]
-LOWEST_RANK, HIGHEST_RANK = -(2**31) + 1, 2**31 - 1
-EVERYWHERE: tuple[Interval, ...] = ((LOWEST_RANK, 0, "", HIGHEST_RANK),)
+Interval = tuple[int, int, Any, int]
+EVERYWHERE: tuple[Interval, ...] = ((-(2**31) + 1, 0, "", 2**31 - 1),)
 
 
 def microseconds(duration: timedelta) -> int:
@@ -57,7 +56,7 @@ class WorkQuerySet(models.QuerySet[M]):
 
     _own: Connection | None = None
 
-    def on(self, connection: Connection) -> WorkQuerySet[M]:
+    def on(self, connection: Connection) -> Self:
         """The same, sending on a connection of our own."""
         clone = self._chain()
         clone._own = connection
@@ -170,10 +169,9 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
             "uncounts": uncounts,
             "max": max_attempts,
         }
-        if tokens is None:
-            released, stalled = self.send(items.RELEASE_ANY, queue, params)[0]
-        else:
-            released, stalled = self.send(items.RELEASE, queue, params | {"tokens": tokens})[0]
+        statement = items.RELEASE_ANY if tokens is None else items.RELEASE
+        params["tokens"] = [0] * len(keys) if tokens is None else tokens
+        released, stalled = self.send(statement, queue, params)[0]
         return released, stalled
 
     def extend(self, queue: str, keys: Sequence[str], token: int, lease: timedelta) -> list[str]:

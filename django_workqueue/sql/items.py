@@ -139,7 +139,7 @@ _CLAIMS = """(q.key, q.lease_token) IN (SELECT t.k, t.t FROM unnest(%(keys)s::te
 _ANY_LEASE = "q.lease_until > 'epoch'"
 
 _TARGET = """WITH target AS MATERIALIZED (
-     SELECT q.key, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
+     SELECT q.key, q.lease_token, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
      WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND {FENCE} AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE)"""
 
@@ -178,7 +178,9 @@ FINISH = Statement(
     "item_finish",
     f"""{_TARGET.replace("{FENCE}", _CLAIMS)},
     told AS MATERIALIZED (
-     SELECT target.key, u.e FROM target JOIN unnest(%(keys)s::text[], %(errors)s::text[]) u(k, e) ON u.k = target.key),
+     SELECT target.key, u.e FROM target
+      JOIN unnest(%(keys)s::text[], %(tokens)s::bigint[], %(errors)s::text[]) u(k, t, e)
+       ON u.k = target.key AND u.t = target.lease_token),
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
@@ -195,8 +197,8 @@ FINISH = Statement(
 _RELEASE = f"""{_TARGET},
     told AS MATERIALIZED (
      SELECT target.key, target.t, target.t + u.d * interval '1 microsecond' AS td, u.e, u.n
-     FROM target JOIN unnest(%(keys)s::text[], %(delays)s::bigint[], %(errors)s::text[], %(uncounts)s::int[]) u(k, d, e, n)
-      ON u.k = target.key),
+     FROM target JOIN unnest(%(keys)s::text[], %(tokens)s::bigint[], %(delays)s::bigint[], %(errors)s::text[],
+      %(uncounts)s::int[]) u(k, t, d, e, n) ON u.k = target.key AND (u.t = target.lease_token OR u.t = 0)),
     back AS (
      UPDATE workqueue_item q SET lease_until = 'epoch', lease_token = 0, requeue_at = NULL,
       last_error = COALESCE(told.e, q.last_error),

@@ -1,0 +1,45 @@
+"""Checks of arguments, at the edge: what was given, and what is wanted."""
+
+from datetime import timedelta
+
+LONGEST = timedelta(days=365_250)  # a thousand years; beyond it lies the end of the server's calendar
+MAX_WHOLE = 2**31 - 1
+
+
+def whole(name: str, value: object, *, least: int) -> int:
+    """A whole number of at least `least`. Raises `TypeError` or `ValueError`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if not least <= value <= MAX_WHOLE:
+        raise ValueError(f"{name} lies between {least} and {MAX_WHOLE}; got {value}")
+    return value
+
+
+def duration(name: str, value: object) -> timedelta:
+    """A timedelta, negative or not. Raises `TypeError` or `ValueError`."""
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{name} is a timedelta, not {value!r}")
+    if value > LONGEST:
+        raise ValueError(f"{name} is at most a thousand years; got {value}")
+    return value
+
+
+def delay(value: object) -> timedelta:
+    """A delay: negative ones count as none."""
+    return max(duration("delay", value), timedelta(0))
+
+
+def not_negative(name: str, value: object) -> timedelta:
+    """A timedelta of zero or more."""
+    checked = duration(name, value)
+    if checked < timedelta(0):
+        raise ValueError(f"{name} is not negative; got {value}")
+    return checked
+
+
+def positive(name: str, value: object) -> timedelta:
+    """A timedelta of more than zero."""
+    checked = duration(name, value)
+    if checked <= timedelta(0):
+        raise ValueError(f"{name} is positive; got {value}")
+    return checked

@@ -1,0 +1,431 @@
+"""The keyed queue's engine: what all `Queue` objects of one name in a process share.
+
+Owns merging, the inbox, folding, claims and settlements on encoded keys. The typed face is `queues.Queue`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from django.db import DatabaseError, connections
+
+from . import database, lanes
+from .backoff import exponential
+from .database import Connection, Verdict, verdict
+from .engine import Claim, Fence, Outcome, Settled, Source, Verb
+from .exceptions import KeyDecodeError
+from .floors import InboxFloor
+from .keys import CheckedCodec
+from .leasing import LeasingSource, Row, by_claim, chunks
+from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
+
+if TYPE_CHECKING:
+    from .managers import WorkQuerySet
+
+logger = logging.getLogger("django_workqueue")
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+FOLD_LIMIT = 1000
+FOLD_ROUNDS = 20  # of one claim; the rest waits for the next
+MAX_ERROR = 2000  # characters
+KEPT_ERROR = timedelta(hours=24)  # of an item that ended in PermanentError, where nothing else is retained
+NO_FENCE = Fence(0, 0.0)
+INBOX_OF_BATCHES = 0  # stands where an inbox row names its transaction
+
+# An enqueue on its way into a batch: encoded key, priority, and the monotonic second it is due, 0.0 for now.
+Waiting = tuple[str, int, float]
+
+
+@dataclass(frozen=True)
+class Item(Generic[K]):
+    """A claimed key. `attempts` is 1 on the first delivery; `reclaimed` tells that an earlier lease lapsed."""
+
+    key: K
+    queue: str
+    priority: int = 0
+    attempts: int = 1
+    reclaimed: bool = False
+    _text: str = field(default="", repr=False, compare=False)
+    _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the lease is known to be gone: somebody else may be working the key, and the outcome is dropped."""
+        return self._text in self._fence.lost
+
+    @property
+    def _ident(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What two `Queue` objects of one name must agree on."""
+
+    key: CheckedCodec[Any]
+    max_attempts: int
+    retention: timedelta
+    max_claim: int
+    reap_batch: int
+    min_wake_interval: timedelta
+
+    def difference_from(self, living: Source) -> str | None:
+        """How a living source of the same name differs, in words; None if it does not."""
+        if not isinstance(living, KeyedSource):
+            return "it is a JobQueue"
+        for name, here in vars(self).items():
+            there = getattr(living.settings, name)
+            if here != there:
+                if isinstance(here, CheckedCodec):
+                    here, there = here.key, there.key
+                return f"{name} is {there!r} there and {here!r} here"
+        return None
+
+
+class KeyedSource(LeasingSource):
+    """One keyed queue of one process."""
+
+    face = "items"
+    first_ident = ""
+    marks_starts = False
+
+    def __init__(self, name: str, using: str | None, settings: Settings) -> None:
+        super().__init__(name, using)
+        self.settings = settings
+        self.max_claim = settings.max_claim
+        self.min_wake_interval = settings.min_wake_interval
+        self.inbox = InboxFloor()
+        # A lane outlives its source in the batcher, so it must not hold on to it: queues live by their references.
+        self.lane = KeyLane(name, self.face, using, self.described())
+
+    def table(self, connection: Connection | None = None) -> WorkItemQuerySet:
+        """The statements: on the calling thread's connection, or on one of our own."""
+        return item_table(self.using, connection)
+
+    @property
+    def commits(self) -> lanes.Commits:
+        """The group commit that enqueues join."""
+        return self.lane.commits
+
+    # producing
+
+    def enqueue_inside(self, waiting: Sequence[Waiting]) -> None:
+        """Put keys into the inbox, in the calling thread's open transaction."""
+        connection = connections[self.alias]
+        tx = database.transaction_token(connection)
+        for chunk in chunks(waiting):
+            self.table().enqueue_later(self.name, *merged(chunk), tx)
+        alias, name = self.alias, self.name
+        database.after_commit(connection, ("wake", name), lambda: lanes.wake_later(alias, name))
+
+    # consuming
+
+    def claim_here(self, limit: int, lease: timedelta) -> list[Item[Any]]:
+        """Claim on the calling thread's connection."""
+        table = self.table()
+        if not database.inside_transaction(self.alias):
+            return database.retrying(lambda: self._claim(table, limit, lease)).works
+        tx = database.transaction_token(connections[self.alias])
+        while table.fold_own(self.name, tx=tx, limit=FOLD_LIMIT) == FOLD_LIMIT:
+            pass
+        if self.settings.max_attempts:
+            table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+        claim, rows = self.lease_rows_inside(table, self._taker(table, lease), limit, lease)
+        return self._delivered(table, claim, rows).works
+
+    def claim_on(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: Iterable[str] | None = None
+    ) -> Claim:
+        """Lease due items; keys that do not decode are released with their error."""
+        return self._claim(self.table(connection), limit, lease)
+
+    def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
+        self.fold(table)
+        claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease)
+        if self.settings.max_attempts and not claim.full and not self.floors.dear:
+            table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+        return self._delivered(table, claim, rows)
+
+    def _taker(self, table: WorkItemQuerySet, lease: timedelta) -> Any:
+        def take(intervals: Sequence[Interval], limit: int, token: int) -> Claimed:
+            return table.claim(
+                self.name, limit, lease, token=token, max_attempts=self.settings.max_attempts, intervals=intervals
+            )
+
+        return take
+
+    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
+        assert isinstance(table, WorkItemQuerySet)
+        return table.discover(self.name, limit=limit)
+
+    def _delivered(self, table: WorkItemQuerySet, claim: Claim, rows: list[Row]) -> Claim:
+        """The claim with its items. A key that does not decode fails by itself, not the claim."""
+        codec, name, fence = self.settings.key, self.name, claim.fence
+        works = claim.works
+        for text, priority, attempts, _available, reclaimed in rows:
+            try:
+                key = codec.decode(text)
+            except KeyDecodeError as error:
+                self._refuse(table, text, attempts, fence.token, error)
+                continue
+            item = Item.__new__(Item)  # a frozen dataclass's own __init__ costs three times as much
+            item.__dict__.update(
+                key=key, queue=name, priority=priority, attempts=attempts, reclaimed=reclaimed, _text=text, _fence=fence
+            )
+            works.append(item)
+        return claim
+
+    def _refuse(self, table: WorkItemQuerySet, text: str, attempts: int, token: int, error: KeyDecodeError) -> None:
+        logger.error("queue %r: %s; released for later", self.name, error)
+        table.release(
+            self.name,
+            [text],
+            [token],
+            delays=[microseconds(exponential()(attempts))],
+            errors=[error_text(error)],
+            uncounts=[0],
+            max_attempts=self.settings.max_attempts,
+        )
+
+    def fold(self, table: WorkItemQuerySet) -> None:
+        """Fold the committed inbox into the set, past the rows that others hold."""
+        since = self.inbox.since()
+        for _ in range(FOLD_ROUNDS):
+            looked, _held, highest, took = table.fold(self.name, since=since, limit=FOLD_LIMIT)
+            self.inbox.learn(since, highest, took, looked)
+            if looked < FOLD_LIMIT or highest is None:
+                return
+            since = highest + 1
+
+    # by hand, on the calling thread's connection
+
+    def complete_here(self, items: Sequence[Item[Any]], texts: Sequence[str]) -> int:
+        """Finish items of their own leases, and keys of whatever lease is there."""
+        keep = self.settings.retention > timedelta(0)
+        done = 0
+        for chunk in chunks(items):
+            named, tokens = fenced(chunk)
+            done += self._here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
+        for keys in chunks(sorted(set(texts))):
+            done += self._here(lambda table: table.complete(self.name, keys, keep=keep))  # noqa: B023
+        return done
+
+    def release_here(self, items: Sequence[Item[Any]], texts: Sequence[str], *, delay: int, error: str | None) -> int:
+        """Give items of their own leases back, and keys of whatever lease is there."""
+
+        def released(named: Sequence[str], tokens: list[int] | None) -> int:
+            count = len(named)
+            options: dict[str, Any] = {
+                "delays": [delay] * count,
+                "errors": [error] * count,
+                "uncounts": [0] * count,
+                "max_attempts": self.settings.max_attempts,
+            }
+            return self._here(lambda table: table.release(self.name, named, tokens, **options))[0]
+
+        return sum(released(*fenced(chunk)) for chunk in chunks(items)) + sum(
+            released(keys, None) for keys in chunks(sorted(set(texts)))
+        )
+
+    def extend_here(self, items: Sequence[Item[Any]], lease: timedelta) -> list[Item[Any]]:
+        """Renew leases; the items still held. Rows that others hold for a moment are tried again."""
+        by_token: dict[int, list[Item[Any]]] = {}
+        for item in items:
+            by_token.setdefault(item._fence.token, []).append(item)
+        kept: set[tuple[int, str]] = set()
+        for token, group in by_token.items():
+            kept |= {(token, text) for text in self._extend_here(token, sorted({item._text for item in group}), lease)}
+        return [item for item in items if (item._fence.token, item._text) in kept]
+
+    def _extend_here(self, token: int, texts: list[str], lease: timedelta) -> set[str]:
+        extended: set[str] = set()
+        for patience in (0.0, 0.01, 0.05, 0.2, 0.5):
+            time.sleep(patience)
+            missing = [text for text in texts if text not in extended]
+            for chunk in chunks(missing):
+                extended.update(self._here(lambda table: table.extend(self.name, chunk, token, lease)))  # noqa: B023
+            missing = [text for text in missing if text not in extended]
+            if not missing or not self._here(lambda table: table.held(self.name, missing, token)):  # noqa: B023
+                break
+        return extended
+
+    def remove_here(self, texts: Sequence[str]) -> int:
+        """Delete keys, out of the inbox too."""
+        return sum(self._here(lambda table: table.remove(self.name, keys)) for keys in chunks(sorted(set(texts))))  # noqa: B023
+
+    def reap_here(self) -> int:
+        """Stall and reap all there is."""
+        return self._here(self.reap)
+
+    def _here(self, call: Callable[[WorkItemQuerySet], T]) -> T:
+        """Send on the calling thread's connection: again after a deadlock, unless in a transaction of the caller's."""
+        table = self.table()
+        if database.inside_transaction(self.alias):
+            return call(table)
+        return database.retrying(lambda: call(table))
+
+    # for the worker
+
+    def idents(self, works: Sequence[Any]) -> list[Any]:
+        """The encoded keys."""
+        return [work._text for work in works]
+
+    def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:
+        """All of them: an item's attempt counts from its claim."""
+        return list(works)
+
+    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the items, fenced, in statements of one queue each."""
+        table = self.table(connection)
+        completed = [outcome for outcome in outcomes if outcome.verb is Verb.COMPLETE]
+        settled = self._complete(table, completed)
+        if len(completed) < len(outcomes):
+            for chunk in chunks([outcome for outcome in outcomes if outcome.verb is Verb.FINISH]):
+                settled.add(self._finish(table, chunk))
+            for verb in (Verb.FAIL, Verb.SNOOZE, Verb.RETURN):
+                for chunk in chunks([outcome for outcome in outcomes if outcome.verb is verb]):
+                    settled.add(self._release(table, verb, chunk))
+        return settled
+
+    def _complete(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        done = 0
+        keep = self.settings.retention > timedelta(0)
+        for group in by_claim(outcomes):
+            texts = [outcome.work._text for outcome in group]
+            tokens = [outcome.work._fence.token for outcome in group]
+            done += table.complete(self.name, texts, tokens[0] if min(tokens) == max(tokens) else tokens, keep=keep)
+        return Settled(completed=done, lost=len(outcomes) - done)
+
+    def _finish(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        done = table.finish(
+            self.name,
+            [outcome.work._text for outcome in outcomes],
+            [outcome.work._fence.token for outcome in outcomes],
+            [error_text(outcome.error) or "" for outcome in outcomes],
+        )
+        return Settled(failed=done, dead=done, lost=len(outcomes) - done)
+
+    def _release(self, table: WorkItemQuerySet, verb: Verb, outcomes: Sequence[Outcome]) -> Settled:
+        released, stalled = table.release(
+            self.name,
+            [outcome.work._text for outcome in outcomes],
+            [outcome.work._fence.token for outcome in outcomes],
+            delays=[microseconds(max(outcome.delay, timedelta(0))) for outcome in outcomes],
+            errors=[error_text(outcome.error) if verb is Verb.FAIL else None for outcome in outcomes],
+            uncounts=[0 if verb is Verb.FAIL else 1] * len(outcomes),
+            max_attempts=self.settings.max_attempts,
+        )
+        lost = len(outcomes) - released
+        if verb is Verb.FAIL:
+            return Settled(failed=released, retried=released - stalled, dead=stalled, lost=lost)
+        if verb is Verb.SNOOZE:
+            return Settled(snoozed=released, lost=lost)
+        return Settled(returned=released, lost=lost)
+
+    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
+        """Renew leases without waiting; the keys renewed."""
+        return self.table(connection).extend(self.name, idents, token, lease)
+
+    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
+        """The keys whose rows still carry the token."""
+        return self.table(connection).held(self.name, idents, token)
+
+    def register_on(self, connection: Connection) -> None:
+        """Tell the table of queues that this one exists."""
+        lanes.register_queue(connection, self.name, self.face, self.described())
+
+    def described(self) -> dict[str, Any]:
+        """The settings, for people."""
+        return {
+            "max_attempts": self.settings.max_attempts,
+            "retention": self.settings.retention.total_seconds(),
+        }
+
+    def maintain_on(self, connection: Connection) -> None:
+        """Fold, stall what lapsed on its last attempt, reap: a bounded share of each."""
+        table = self.table(connection)
+        self.fold(table)
+        self.reap(table, rounds=10)
+
+    def reap(self, table: WorkItemQuerySet, rounds: int | None = None) -> int:
+        """Stall lapsed last attempts and delete what was retained long enough; how many were deleted."""
+        limit = self.settings.reap_batch
+        if self.settings.max_attempts:
+            table.stall(self.name, self.settings.max_attempts, limit=limit)
+        reaped = 0
+        while rounds is None or rounds > 0:
+            batch = table.reap(self.name, self.settings.retention or KEPT_ERROR, limit=limit)
+            reaped += batch
+            if batch < limit:
+                break
+            rounds = None if rounds is None else rounds - 1
+        return reaped
+
+
+class KeyLane(lanes.CommitLane[Waiting, None]):
+    """A keyed queue's lane in the group commit: merges a batch and writes it."""
+
+    def write_on(self, connection: Connection, entries: list[Waiting]) -> None:
+        """Write one merged batch. Where an open transaction holds one of its rows, the batch goes to the inbox."""
+        table = item_table(self.using, connection)
+        batch = merged(entries)
+        try:
+            table.enqueue(self.name, *batch)
+        except DatabaseError as error:
+            if verdict(error) is not Verdict.LOCKED:
+                raise
+            table.enqueue_later(self.name, *batch, INBOX_OF_BATCHES)
+
+
+def item_table(using: str | None, connection: Connection | None = None) -> WorkItemQuerySet:
+    """The items' statements: on the calling thread's connection to the alias, or on one of our own."""
+    from .models import WorkItem  # the app registry may not be ready when queues are made
+
+    rows: WorkItemQuerySet = WorkItem.objects.using(database.resolve(using))
+    return rows if connection is None else rows.on(connection)
+
+
+def merged(waiting: Iterable[Waiting]) -> tuple[list[str], list[int], list[int]]:
+    """Keys in byte order, with their priorities and delays in µs, merged as the table would merge them.
+
+    The louder priority and the earlier time win. (Python orders text by code points, which is the order of
+    its UTF-8 bytes, which is the order of the database's "C" collation.)
+    """
+    best: dict[str, tuple[int, float]] = {}
+    for text, priority, due in waiting:
+        known = best.get(text)
+        best[text] = (priority, due) if known is None else (max(known[0], priority), min(known[1], due))
+    now = time.monotonic()
+    texts = sorted(best)
+    priorities, delays = [], []
+    for text in texts:
+        priority, due = best[text]
+        priorities.append(priority)
+        delays.append(0 if due <= now else int((due - now) * 1_000_000))
+    return texts, priorities, delays
+
+
+def fenced(items: Sequence[Item[Any]]) -> tuple[list[str], list[int]]:
+    """The items' encoded keys, in order, with the token of each."""
+    pairs = sorted({(item._text, item._fence.token) for item in items})
+    return [text for text, _ in pairs], [token for _, token in pairs]
+
+
+def due_after(delay: timedelta) -> float:
+    """When a delayed enqueue is due on the monotonic clock, so that waiting in memory counts; 0.0 for now."""
+    return time.monotonic() + delay.total_seconds() if delay > timedelta(0) else 0.0
+
+
+def error_text(error: BaseException | str | None) -> str | None:
+    """`Type: message`, as it is stored: cut, and of characters that a text column takes."""
+    if error is None:
+        return None
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[:MAX_ERROR]

@@ -1,0 +1,145 @@
+"""How any queue hands out work: claims that begin at their floors, and look again from the beginning.
+
+Owns the loop, the ordering and the floors; which table is asked, and what a row becomes, is for its children.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from . import database, lanes
+from .engine import Claim, Fence, Outcome, Source
+from .floors import MAX_RANKS, Floors, Position
+from .managers import Claimed, Interval, WorkQuerySet, new_token
+from .sql import Statement, queues
+
+T = TypeVar("T")
+
+MAX_STATEMENT = 1000  # rows that one statement of ours names
+
+# (ident, priority, attempts, available µs, reclaimed, …)
+Row = tuple[Any, ...]
+Take = Callable[[Sequence[Interval], int, int], Claimed]  # intervals, limit, token
+
+
+class LeasingSource(Source):
+    """A source whose claims are a statement over intervals of the claim index."""
+
+    face: str
+    first_ident: str | int
+
+    def __init__(self, name: str, using: str | None) -> None:
+        self.name = name
+        self.using = using
+        self.handlers = []
+        self.floors = Floors(self.first_ident)
+
+    @property
+    def alias(self) -> str:
+        """The database alias the queue lives on."""
+        return database.resolve(self.using)
+
+    @property
+    @abstractmethod
+    def commits(self) -> lanes.Commits:
+        """The group commit that the queue's enqueues join."""
+
+    def pause_here(self) -> None:
+        """Note that the queue is paused."""
+        self._queues_here(queues.PAUSE, {"face": self.face})
+
+    def resume_here(self) -> None:
+        """Note that it is not, and wake whoever waits."""
+        self._queues_here(queues.RESUME, {})
+        lanes.wake_later(self.alias, self.name)
+
+    def is_paused_here(self) -> bool:
+        """Whether it is."""
+        return bool(self._queues_here(queues.IS_PAUSED, {}))
+
+    def _queues_here(self, statement: Statement, params: dict[str, Any]) -> Any:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(statement.of(self.name), params)
+            return cursor.fetchall() if cursor.description else []
+
+    def lease_rows(self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta) -> tuple[Claim, list[Row]]:
+        """Claim on a connection that commits each statement: rows in the order to work them, under one fence."""
+        fence = Fence(new_token(), time.monotonic() + lease.total_seconds())
+        if self.floors.wants_discovery():
+            self.floors.discovered(self.discover(table))
+        look: Any = self.floors.look()
+        rows: list[Row] = []
+        while look is not None:
+            claimed = take(look.intervals, limit - len(rows), fence.token)
+            self.floors.learn(
+                look,
+                claimed.at,
+                claimed.took,
+                limit=limit - len(rows),
+                last=_last(claimed.rows),
+                count=len(claimed.rows),
+            )
+            rows += claimed.rows
+            look = self.floors.look_again() if len(rows) < limit and not look.beginning else None
+        return self._ordered(fence, lease, rows, limit)
+
+    def lease_rows_inside(
+        self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta
+    ) -> tuple[Claim, list[Row]]:
+        """The same inside the caller's transaction. It may be rolled back, so the floors neither serve nor learn."""
+        fence = Fence(new_token(), time.monotonic() + lease.total_seconds())
+        floors = Floors(self.first_ident)
+        floors.discovered(self.discover(table))
+        claimed = take(floors.look().intervals, limit, fence.token)
+        return self._ordered(fence, lease, claimed.rows, limit)
+
+    @staticmethod
+    def _ordered(fence: Fence, lease: timedelta, rows: list[Row], limit: int) -> tuple[Claim, list[Row]]:
+        rows.sort(key=lambda row: (-row[1], row[3], row[0]))
+        return Claim(fence, lease, [], sum(row[4] for row in rows), len(rows) >= limit), rows
+
+    def discover(self, table: WorkQuerySet[Any]) -> list[int]:
+        """The ranks in use, the loudest `MAX_RANKS` of them."""
+        return self._discover(table, MAX_RANKS)
+
+    @abstractmethod
+    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]: ...
+
+
+def _last(rows: Collection[Row]) -> dict[int, Position]:
+    """The furthest position of each rank."""
+    last: dict[int, Position] = {}
+    for row in rows:
+        rank, position = -row[1], (row[3], row[0])
+        if rank not in last or position > last[rank]:
+            last[rank] = position
+    return last
+
+
+def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequence[T]]:
+    """The sequence in pieces of one statement's size."""
+    for start in range(0, len(sequence), size):
+        yield sequence[start : start + size]
+
+
+def by_claim(outcomes: Sequence[Outcome]) -> Iterator[Sequence[Outcome]]:
+    """Outcomes of one claim each where claims are large, else many small ones together.
+
+    A statement fenced by one token costs half of one fenced by an array of them.
+    """
+    groups: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.work._fence.token, []).append(outcome)
+    small: list[Outcome] = []
+    for group in groups.values():
+        if len(group) >= 32 or len(groups) == 1:
+            yield from chunks(group)
+        else:
+            small += group
+    yield from chunks(small)
