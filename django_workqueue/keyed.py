@@ -21,7 +21,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb
 from .exceptions import KeyDecodeError
 from .floors import InboxFloor
 from .keys import CheckedCodec
-from .leasing import LeasingSource, Row, by_claim, chunks
+from .leasing import MAX_PLACED, LeasingSource, Row, apart, by_claim, chunks
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
 
 if TYPE_CHECKING:
@@ -230,9 +230,11 @@ class KeyedSource(LeasingSource):
             }
             return self._here(lambda table: table.release(self.name, named, tokens, **options))[0]
 
-        return sum(released(*fenced(chunk)) for chunk in chunks(items)) + sum(
-            released(keys, None) for keys in chunks(sorted(set(texts)))
+        fenced_off = sum(
+            released([item._text for item in chunk], [item._fence.token for item in chunk])
+            for chunk in apart(items, lambda item: item._text)
         )
+        return fenced_off + sum(released(keys, None) for keys in chunks(sorted(set(texts)), MAX_PLACED))
 
     def extend_here(self, items: Sequence[Item[Any]], lease: timedelta) -> list[Item[Any]]:
         """Renew leases; the items still held. Rows that others hold for a moment are tried again."""
@@ -287,20 +289,17 @@ class KeyedSource(LeasingSource):
         completed = [outcome for outcome in outcomes if outcome.verb is Verb.COMPLETE]
         settled = self._complete(table, completed)
         if len(completed) < len(outcomes):
-            for chunk in chunks([outcome for outcome in outcomes if outcome.verb is Verb.FINISH]):
-                settled.add(self._finish(table, chunk))
-            for verb in (Verb.FAIL, Verb.SNOOZE, Verb.RETURN):
-                for chunk in chunks([outcome for outcome in outcomes if outcome.verb is verb]):
-                    settled.add(self._release(table, verb, chunk))
+            for verb in (Verb.FINISH, Verb.FAIL, Verb.SNOOZE, Verb.RETURN):
+                write = self._finish if verb is Verb.FINISH else self._release
+                for chunk in apart([each for each in outcomes if each.verb is verb], lambda each: each.work._text):
+                    settled.add(write(table, chunk))
         return settled
 
     def _complete(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         done = 0
         keep = self.settings.retention > timedelta(0)
         for group in by_claim(outcomes):
-            texts = [outcome.work._text for outcome in group]
-            tokens = [outcome.work._fence.token for outcome in group]
-            done += table.complete(self.name, texts, tokens[0] if min(tokens) == max(tokens) else tokens, keep=keep)
+            done += table.complete(self.name, *fenced([outcome.work for outcome in group]), keep=keep)
         return Settled(completed=done, lost=len(outcomes) - done)
 
     def _finish(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
@@ -312,7 +311,8 @@ class KeyedSource(LeasingSource):
         )
         return Settled(failed=done, dead=done, lost=len(outcomes) - done)
 
-    def _release(self, table: WorkItemQuerySet, verb: Verb, outcomes: Sequence[Outcome]) -> Settled:
+    def _release(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        verb = outcomes[0].verb
         released, stalled = table.release(
             self.name,
             [outcome.work._text for outcome in outcomes],
@@ -412,10 +412,10 @@ def merged(waiting: Iterable[Waiting]) -> tuple[list[str], list[int], list[int]]
     return texts, priorities, delays
 
 
-def fenced(items: Sequence[Item[Any]]) -> tuple[list[str], list[int]]:
-    """The items' encoded keys, in order, with the token of each."""
-    pairs = sorted({(item._text, item._fence.token) for item in items})
-    return [text for text, _ in pairs], [token for _, token in pairs]
+def fenced(items: Sequence[Item[Any]]) -> tuple[list[str], list[int] | int]:
+    """The items' encoded keys, with the token that they have in common, or else the token of each."""
+    tokens = [item._fence.token for item in items]
+    return [item._text for item in items], tokens[0] if len(set(tokens)) == 1 else tokens
 
 
 def due_after(delay: timedelta) -> float:

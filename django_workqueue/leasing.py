@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from .sql import Statement, queues
 T = TypeVar("T")
 
 MAX_STATEMENT = 1000  # rows that one statement of ours names
+MAX_PLACED = 250  # where each has values of its own, whose lookup grows with the square
 
 # (ident, priority, attempts, available µs, reclaimed, …)
 Row = tuple[Any, ...]
@@ -126,6 +127,19 @@ def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequenc
     """The sequence in pieces of one statement's size."""
     for start in range(0, len(sequence), size):
         yield sequence[start : start + size]
+
+
+def apart(outcomes: Sequence[T], ident: Callable[[T], Hashable], size: int = MAX_PLACED) -> Iterator[list[T]]:
+    """The same for statements that may name nothing twice (a straggler and its successor may settle together)."""
+    rest = list(outcomes)
+    while rest:
+        chunk: dict[Hashable, T] = {}
+        later: list[T] = []
+        for outcome in rest:
+            if len(chunk) == size or chunk.setdefault(ident(outcome), outcome) is not outcome:
+                later.append(outcome)
+        yield list(chunk.values())
+        rest = later
 
 
 def by_claim(outcomes: Sequence[Outcome]) -> Iterator[Sequence[Outcome]]:

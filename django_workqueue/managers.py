@@ -170,7 +170,8 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
             "max": max_attempts,
         }
         statement = items.RELEASE_ANY if tokens is None else items.RELEASE
-        params["tokens"] = [0] * len(keys) if tokens is None else tokens
+        if tokens is not None:
+            params["tokens"] = tokens
         released, stalled = self.send(statement, queue, params)[0]
         return released, stalled
 

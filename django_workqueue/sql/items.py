@@ -134,14 +134,20 @@ DISCOVER = Statement(
 )
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there.
+# (IS TRUE keeps the planner from making a join of it, which it would nest: hashed it costs nothing.)
 _ONE_CLAIM = "q.lease_token = %(token)s::bigint"
-_CLAIMS = """(q.key, q.lease_token) IN (SELECT t.k, t.t FROM unnest(%(keys)s::text[], %(tokens)s::bigint[]) t(k, t))"""
+_CLAIMS = """((q.key, q.lease_token) IN
+      (SELECT t.k, t.t FROM unnest(%(keys)s::text[], %(tokens)s::bigint[]) t(k, t))) IS TRUE"""
 _ANY_LEASE = "q.lease_until > 'epoch'"
 
 _TARGET = """WITH target AS MATERIALIZED (
-     SELECT q.key, q.lease_token, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
+     SELECT q.key, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
      WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND {FENCE} AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE)"""
+
+# Where each key has values of its own, they stand at its place in their arrays; no key is named twice.
+_PLACE = "array_position(%(keys)s::text[], q.key)"
+_AT_PLACE = f"q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"
 
 # Asked for again while it was leased: due afresh. Nothing else turns requeue_at into work.
 _AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)), enqueued_at = (SELECT t FROM target LIMIT 1),
@@ -176,41 +182,46 @@ COMPLETE_DELETE_ANY = Statement("item_complete_delete_any", _COMPLETE_DELETE.rep
 # PermanentError: over and done with, its error kept for the retention.
 FINISH = Statement(
     "item_finish",
-    f"""{_TARGET.replace("{FENCE}", _CLAIMS)},
-    told AS MATERIALIZED (
-     SELECT target.key, u.e FROM target
-      JOIN unnest(%(keys)s::text[], %(tokens)s::bigint[], %(errors)s::text[]) u(k, t, e)
-       ON u.k = target.key AND u.t = target.lease_token),
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.key, q.requeue_at, (%(errors)s::text[])[{_PLACE}] AS e, statement_timestamp() AS t FROM workqueue_item q
+     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND {_AT_PLACE} AND q.completed_at IS NULL
+     ORDER BY q.key FOR UPDATE),
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
     done AS (
-     UPDATE workqueue_item q SET completed_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
-      last_error = told.e
-     FROM told WHERE q.queue = {{Q}} AND q.key = told.key
+     UPDATE workqueue_item q SET completed_at = target.t, lease_until = 'epoch', lease_token = 0, last_error = target.e
+     FROM target WHERE q.queue = {{Q}} AND q.key = target.key
       AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
-    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)""",
+    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)
+    """,
 )
 
 # `uncount` is 1 where the attempt does not count (given back unstarted, or Retry), else 0. The last attempt
 # stalls, unless the key was asked for during the run: then it starts afresh, after a failure behind its backoff.
-_RELEASE = f"""{_TARGET},
-    told AS MATERIALIZED (
-     SELECT target.key, target.t, target.t + u.d * interval '1 microsecond' AS td, u.e, u.n
-     FROM target JOIN unnest(%(keys)s::text[], %(tokens)s::bigint[], %(delays)s::bigint[], %(errors)s::text[],
-      %(uncounts)s::int[]) u(k, t, d, e, n) ON u.k = target.key AND (u.t = target.lease_token OR u.t = 0)),
+_RELEASE = f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.key, statement_timestamp() AS t,
+      statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
+      (%(errors)s::text[])[{_PLACE}] AS e, (%(uncounts)s::int[])[{_PLACE}] AS n
+     FROM workqueue_item q
+     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND {{FENCE}} AND q.completed_at IS NULL
+     ORDER BY q.key FOR UPDATE),
     back AS (
      UPDATE workqueue_item q SET lease_until = 'epoch', lease_token = 0, requeue_at = NULL,
-      last_error = COALESCE(told.e, q.last_error),
-      available_at = CASE WHEN q.requeue_at IS NULL OR told.e IS NOT NULL THEN told.td
-       ELSE LEAST(told.td, GREATEST(q.requeue_at, told.t)) END,
-      attempts = CASE WHEN %(max)s::int > 0 AND q.attempts - told.n >= %(max)s::int AND q.requeue_at IS NOT NULL THEN 0
-       ELSE GREATEST(q.attempts - told.n, 0) END,
-      stalled_at = CASE WHEN %(max)s::int > 0 AND q.attempts - told.n >= %(max)s::int AND q.requeue_at IS NULL THEN told.t END
-     FROM told WHERE q.queue = {{Q}} AND q.key = told.key AND q.key = ANY (ARRAY(SELECT key FROM target))
+      last_error = COALESCE(target.e, q.last_error),
+      available_at = CASE WHEN q.requeue_at IS NULL OR target.e IS NOT NULL THEN target.td
+       ELSE LEAST(target.td, GREATEST(q.requeue_at, target.t)) END,
+      attempts = CASE
+       WHEN %(max)s::int > 0 AND q.attempts - target.n >= %(max)s::int AND q.requeue_at IS NOT NULL THEN 0
+       ELSE GREATEST(q.attempts - target.n, 0) END,
+      stalled_at = CASE
+       WHEN %(max)s::int > 0 AND q.attempts - target.n >= %(max)s::int AND q.requeue_at IS NULL THEN target.t END
+     FROM target WHERE q.queue = {{Q}} AND q.key = target.key AND q.key = ANY (ARRAY(SELECT key FROM target))
      RETURNING q.key, q.stalled_at IS NOT NULL AS stalled)
     SELECT count(*), count(*) FILTER (WHERE stalled) FROM back"""
-RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _CLAIMS))
+RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _AT_PLACE))
 RELEASE_ANY = Statement("item_release_any", _RELEASE.replace("{FENCE}", _ANY_LEASE))
 
 # Never waits (the handler may hold its own row in its own atomic()) and never shortens.
