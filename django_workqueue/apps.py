@@ -1,6 +1,7 @@
 """The app. `ready()` wires, and does nothing else."""
 
 from django.apps import AppConfig
+from django.core import checks
 from django.utils.translation import gettext_lazy as _
 
 
@@ -11,3 +12,9 @@ class WorkqueueConfig(AppConfig):
     label = "workqueue"
     verbose_name = _("Work queue")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from .checks import check_all  # noqa: PLC0415 - models are not ready at import
+
+        checks.register(check_all, "workqueue")

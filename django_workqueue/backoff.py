@@ -19,14 +19,15 @@ def exponential(
     """
     if base <= timedelta(0) or ceiling < base or jitter < 0:
         raise ValueError(
-            f"exponential() wants 0 < base <= ceiling and jitter >= 0; got base={base}, ceiling={ceiling}, jitter={jitter}"
+            "exponential() wants 0 < base <= ceiling and jitter >= 0; "
+            f"got base={base}, ceiling={ceiling}, jitter={jitter}"
         )
     doublings = 0
     while base * 2**doublings < ceiling:
         doublings += 1
 
     def delay(attempts: int) -> timedelta:
-        wait = min(base * 2 ** min(max(attempts - 1, 0), doublings), ceiling)
+        wait: timedelta = min(base * 2 ** min(max(attempts - 1, 0), doublings), ceiling)
         return wait + wait * jitter * random.random()
 
     return delay

@@ -69,13 +69,17 @@ def batch_max() -> int:
 
 def middleware() -> Sequence[str | Callable[..., Any]]:
     """Dotted paths of the middleware around each handler; the first is outermost."""
-    paths: Sequence[str] = _setting("WORKQUEUE_MIDDLEWARE")
+    paths = _setting("WORKQUEUE_MIDDLEWARE")
+    if isinstance(paths, str) or not isinstance(paths, Sequence):
+        raise ImproperlyConfigured(f"WORKQUEUE_MIDDLEWARE must be a list of dotted paths, not {paths!r}")
     return paths
 
 
 def autodiscover() -> str | None:
     """The module of each installed app that is imported to find handlers; None finds nothing."""
-    module: str | None = _setting("WORKQUEUE_AUTODISCOVER")
+    module = _setting("WORKQUEUE_AUTODISCOVER")
+    if module is not None and not isinstance(module, str):
+        raise ImproperlyConfigured(f"WORKQUEUE_AUTODISCOVER must be the name of a module or None, not {module!r}")
     return module
 
 

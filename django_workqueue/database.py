@@ -119,16 +119,12 @@ class Connection:
     @property
     def raw(self) -> psycopg.Connection[Any]:
         """The psycopg connection, opened if need be."""
-        self._open()
-        assert self._wrapper is not None
-        raw: psycopg.Connection[Any] = self._wrapper.connection
-        return raw
+        return self._open()[1].connection
 
     def execute(self, statement: str, params: Mapping[str, Any] | None = None, *, prepare: bool = True) -> Rows:
         """Run one statement in a transaction of its own; its rows, or an empty list."""
-        cursor = self._open()
-        assert self._wrapper is not None
-        with self._wrapper.wrap_database_errors:
+        wrapper, cursor = self._open()
+        with wrapper.wrap_database_errors:
             if self.pooled:
                 return self._execute_pooled(cursor, statement, params)
             cursor.execute(statement, params, prepare=prepare)
@@ -147,9 +143,9 @@ class Connection:
         if wrapper is not None and wrapper.connection is not None:
             _abandoned.append(wrapper.connection)
 
-    def _open(self) -> psycopg.Cursor[tuple[Any, ...]]:
-        if self._cursor is not None:
-            return self._cursor
+    def _open(self) -> tuple[BaseDatabaseWrapper, psycopg.Cursor[tuple[Any, ...]]]:
+        if self._wrapper is not None and self._cursor is not None:
+            return self._wrapper, self._cursor
         settings = copy.deepcopy(connections.settings[self.alias])
         settings.update(AUTOCOMMIT=True, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False)
         options = settings["OPTIONS"]
@@ -167,7 +163,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        return self._cursor
+        return wrapper, self._cursor
 
     def _prepare_session(self, raw: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
         # A pooling proxy answers the start-up with a backend pid of its own invention.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from django.db import DatabaseError, connections
 
@@ -83,8 +83,6 @@ class Settings:
         for name, here in vars(self).items():
             there = getattr(living.settings, name)
             if here != there:
-                if isinstance(here, CheckedCodec):
-                    here, there = here.key, there.key
                 return f"{name} is {there!r} there and {here!r} here"
         return None
 
@@ -162,8 +160,7 @@ class KeyedSource(LeasingSource):
         return take
 
     def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
-        assert isinstance(table, WorkItemQuerySet)
-        return table.discover(self.name, limit=limit)
+        return cast("WorkItemQuerySet", table).discover(self.name, limit=limit)
 
     def _delivered(self, table: WorkItemQuerySet, claim: Claim, rows: list[Row]) -> Claim:
         """The claim with its items. A key that does not decode fails by itself, not the claim."""
@@ -386,7 +383,7 @@ class KeyLane(lanes.CommitLane[Waiting, None]):
 
 def item_table(using: str | None, connection: Connection | None = None) -> WorkItemQuerySet:
     """The items' statements: on the calling thread's connection to the alias, or on one of our own."""
-    from .models import WorkItem  # the app registry may not be ready when queues are made
+    from .models import WorkItem  # noqa: PLC0415 - the app registry may not be ready when queues are made
 
     rows: WorkItemQuerySet = WorkItem.objects.using(database.resolve(using))
     return rows if connection is None else rows.on(connection)

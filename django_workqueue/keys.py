@@ -61,6 +61,9 @@ class CheckedCodec(Generic[K]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return repr(self.key)
+
     def encode(self, key: K) -> str:
         """The key's text. Raises `InvalidKey` or one of its children, naming the key."""
         text = self._encode(key)
@@ -94,7 +97,8 @@ def check_text(text: str, key: object) -> None:
         )
     if len(text) * 4 > MAX_KEY_BYTES and (size := len(text.encode())) > MAX_KEY_BYTES:
         raise KeyTooLong(
-            f"the key {text[:40]!r}… is {size} bytes long, over the {MAX_KEY_BYTES} allowed; enqueue a reference to it instead"
+            f"the key {text[:40]!r}… is {size} bytes long, over the {MAX_KEY_BYTES} allowed; "
+            "enqueue a reference to it instead"
         )
 
 
@@ -132,7 +136,7 @@ class _Scalar(Generic[K]):
         return str(self.value_of(key))
 
     def decode(self, text: str) -> K:
-        key = self.make(text)
+        key: K = self.make(text)
         if str(self.value_of(key)) != text:
             raise ValueError(f"not the canonical text of a {self.key.__qualname__}")
         return key
@@ -200,7 +204,7 @@ class _Record(Generic[K]):
 
     def from_json(self, values: Any) -> K:
         if not isinstance(values, list):
-            raise ValueError("not a JSON array")
+            raise ValueError("not a JSON array")  # noqa: TRY004 - of the text, not of its type
         fields = [self.variadic] * len(values) if self.variadic else self.fields
         parts = [field.from_json(value) for field, value in zip(fields, values, strict=True)]
         if self.names is None:
@@ -208,8 +212,7 @@ class _Record(Generic[K]):
         if self.keyword_only:
             made: K = self.key(**dict(zip(self.names, parts, strict=True)))
             return made
-        made = self.key(*parts)
-        return made
+        return typing.cast(K, self.key(*parts))
 
 
 class _Value:
@@ -282,7 +285,7 @@ def _scalar(key: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         if issubclass(key, int):
             return int.__int__, key
         if issubclass(key, str):
-            return lambda text: str.__str__(text), key
+            return str.__str__, key
     raise TypeError(
         f"key={key!r}: keys are str, int, UUID, enums, or dataclasses, named tuples and tuples of these; "
         "give a KeyCodec (encode, decode) for anything else"

@@ -137,7 +137,7 @@ def apart(outcomes: Sequence[T], ident: Callable[[T], Hashable], size: int = MAX
         later: list[T] = []
         for outcome in rest:
             if len(chunk) == size or chunk.setdefault(ident(outcome), outcome) is not outcome:
-                later.append(outcome)
+                later.append(outcome)  # noqa: PERF401
         yield list(chunk.values())
         rest = later
 

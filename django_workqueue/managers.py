@@ -7,6 +7,7 @@ Codecs, floors, retries and group commit are for the typed faces above.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from .database import Connection, Rows
 from .sql import Statement, items
 
 if TYPE_CHECKING:
-    from .models import WorkItem, WorkJob
+    pass
 
 M = TypeVar("M", bound=models.Model)
 
@@ -55,10 +56,11 @@ class WorkQuerySet(models.QuerySet[M]):
     """Sends statements where the queryset's alias, or a connection of our own, says."""
 
     _own: Connection | None = None
+    _db: str | None
 
     def on(self, connection: Connection) -> Self:
         """The same, sending on a connection of our own."""
-        clone = self._chain()
+        clone = copy.copy(self)
         clone._own = connection
         return clone
 
@@ -67,7 +69,7 @@ class WorkQuerySet(models.QuerySet[M]):
         text = statement.of(queue)
         if self._own is not None:
             return self._own.execute(text, params, prepare=statement.prepare)
-        alias = self._db if self._db is not None else database.writes_to(self.model)
+        alias = self._db or database.writes_to(self.model)
         with connections[alias].cursor() as cursor:
             cursor.execute(text, params)
             return cursor.fetchall() if cursor.description else []

@@ -200,11 +200,11 @@ class Queue(Face[KeyedSource], Generic[K]):
         return self.source.remove_here([self.source.settings.key.encode(key) for key in keys])
 
     def reap(self) -> int:
-        """Delete what was completed longer ago than the retention, and stall lapsed last attempts; the number deleted."""
-        return database.retrying(lambda: self.source.reap(self.source.table()))
+        """Delete what was completed longer ago than the retention; how much. Lapsed last attempts become stalled."""
+        return self.source.reap_here()
 
     def stats(self, *, exact: bool = True) -> QueueStats:
-        """How many items are in which state. `exact=False` costs the same whatever the size: counts over 10,000 are estimates."""
+        """How many items are in which state; `exact=False` bounds the cost, and counts over 10,000 are estimates."""
         read = stats.exact if exact else stats.bounded
         return read(self.source.table(), self.name, max_attempts=self.source.settings.max_attempts)
 

@@ -9,7 +9,7 @@ from django_workqueue.database import require_version
 from django_workqueue.sql import tables
 
 
-def require_supported_database(apps: Any, schema_editor: Any) -> None:
+def require_supported_database(_apps: Any, schema_editor: Any) -> None:
     """Stop with a sentence on anything but PostgreSQL 14 or newer."""
     if router.allow_migrate(schema_editor.connection.alias, "workqueue"):
         require_version(schema_editor.connection)
@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    dependencies: list[tuple[str, str]] = []
+    dependencies = []
 
     operations = [
         migrations.RunPython(require_supported_database, migrations.RunPython.noop),

@@ -150,13 +150,15 @@ _PLACE = "array_position(%(keys)s::text[], q.key)"
 _AT_PLACE = f"q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"
 
 # Asked for again while it was leased: due afresh. Nothing else turns requeue_at into work.
-_AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)), enqueued_at = (SELECT t FROM target LIMIT 1),
+_AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)),
+      enqueued_at = (SELECT t FROM target LIMIT 1),
       attempts = 0, requeue_at = NULL, lease_until = 'epoch', lease_token = 0, last_error = NULL"""
 
 _COMPLETE_KEEP = f"""{_TARGET},
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
-     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
+     RETURNING q.key),
     done AS (
      UPDATE workqueue_item q SET completed_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
       last_error = NULL
@@ -166,7 +168,8 @@ _COMPLETE_KEEP = f"""{_TARGET},
 _COMPLETE_DELETE = f"""{_TARGET},
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
-     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
+     RETURNING q.key),
     done AS (
      DELETE FROM workqueue_item q
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
@@ -189,7 +192,8 @@ FINISH = Statement(
      ORDER BY q.key FOR UPDATE),
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
-     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL)) RETURNING q.key),
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
+     RETURNING q.key),
     done AS (
      UPDATE workqueue_item q SET completed_at = target.t, lease_until = 'epoch', lease_token = 0, last_error = target.e
      FROM target WHERE q.queue = {{Q}} AND q.key = target.key
@@ -230,7 +234,8 @@ EXTEND = Statement(
     """
     WITH target AS MATERIALIZED (
      SELECT q.key, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_item q
-     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND q.lease_token = %(token)s::bigint AND q.completed_at IS NULL
+     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND q.lease_token = %(token)s::bigint
+      AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE SKIP LOCKED),
     held AS (
      UPDATE workqueue_item q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
@@ -252,7 +257,8 @@ REMOVE = Statement(
     "item_remove",
     """
     WITH target AS MATERIALIZED (
-     SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) ORDER BY q.key FOR UPDATE),
+     SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[])
+     ORDER BY q.key FOR UPDATE),
     gone AS (
      DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key),
     unfolded AS (
@@ -309,11 +315,10 @@ STATS = Statement(
        AND q.lease_until <= statement_timestamp())) AS stalled,
       q.completed_at IS NOT NULL AS done
      FROM workqueue_item q WHERE q.queue = {{Q}}
-      AND NOT (q.completed_at IS NOT NULL AND EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
-      AND NOT (q.stalled_at IS NOT NULL AND EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
+      AND ({OPEN} OR NOT EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
      UNION ALL
-     SELECT min(i.available_at), min(i.available_at) <= statement_timestamp(), min(i.available_at) > statement_timestamp(),
-      false, false, false
+     SELECT min(i.available_at), min(i.available_at) <= statement_timestamp(),
+      min(i.available_at) > statement_timestamp(), false, false, false
      FROM workqueue_inbox i WHERE i.queue = {{Q}}
       AND NOT EXISTS (SELECT 1 FROM workqueue_item q WHERE q.queue = {{Q}} AND q.key = i.key AND {OPEN})
      GROUP BY i.key) counted

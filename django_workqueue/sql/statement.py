@@ -23,7 +23,8 @@ class Statement:
         self.text = re.sub(r"\s+", " ", text).strip()
         self.prepare = prepare
         self.for_people = for_people
-        assert name not in self.every, name
+        if name in self.every:
+            raise ValueError(f"there is a statement {name!r} already")
         self.every[name] = self
 
     def __repr__(self) -> str:
