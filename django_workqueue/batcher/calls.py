@@ -1,0 +1,191 @@
+"""One caller's entries on their way through the batcher: how far they have come, and how the caller is told.
+
+Only the batcher moves a call's counters, under its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..exceptions import EnqueueTimeout
+
+E = TypeVar("E")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Lane(Protocol[E, R_co]):
+    """What the calls of one queue have in common: how their entries are written. Hashed by identity."""
+
+    name: str
+    closed: bool  # False at first; `Batcher.close_lane` sets it
+
+    def write(self, entries: list[E]) -> Sequence[R_co] | None:
+        """Make the entries durable in one statement; return a result for each, or None.
+
+        They come in the order in which they arrived. How long they waited is for them to know: an entry with
+        a delay carries the monotonic time at which it is due, and the write sends what is left of it.
+        """
+
+    def after(self) -> None:
+        """Called on the writing thread once the callers of a batch were answered. Errors are logged."""
+
+
+class Call:
+    """Entries that one caller wants written, `written <= taken <= size` of them.
+
+    Those between `written` and `taken` are in flight, as the one part that a batch has of the call. The first
+    `admitted` are written even if the caller leaves.
+    """
+
+    __slots__ = ("admitted", "done", "entries", "error", "lane", "left", "results", "size", "taken", "written")
+
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
+        self.lane = lane
+        self.entries = tuple(entries)
+        self.size = len(self.entries)
+        self.admitted = 0
+        self.taken = 0
+        self.written = 0
+        self.results: list[Any] | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.left = False
+
+    def part(self) -> Sequence[Any]:
+        """The entries in flight."""
+        if self.taken - self.written == len(self.entries):
+            return self.entries
+        return self.entries[self.written : self.taken]
+
+    def land(self, results: Sequence[Any] | None) -> bool:
+        """What was in flight is durable, and these are its results; whether that was the last of it."""
+        self.written = self.taken
+        self.done = self.written == self.size
+        if results is not None:
+            self.results = [*(self.results or ()), *results]
+        return self.done
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more of the call will be written, for this reason."""
+        self.error = error
+        self.done = True
+
+    def truncate(self) -> None:
+        """Keep only what was admitted."""
+        self.size = max(self.admitted, self.taken)
+        self.entries = self.entries[: self.size]
+
+    def outcome(self) -> list[Any] | None:
+        """What the caller came for: the results, or the error raised. To be asked once.
+
+        An error has one caller, so its traceback is not shared. It holds this frame, which must not hold it.
+        """
+        if self.error is None:
+            return self.results
+        error, self.error = self.error, None
+        try:
+            raise error
+        finally:
+            del error
+
+    def late(self, timeout: float | None) -> EnqueueTimeout:
+        """For the caller whose `timeout` has passed; the call is truncated already."""
+        lead = f"Queue {self.lane.name!r}: not durable after {timeout:g} s. "
+        if not self.size:
+            return EnqueueTimeout(f"{lead}Nothing of the call was enqueued: too much is waiting already.")
+        return EnqueueTimeout(f"{lead}Still likely to land: its first {self.size:,} entries, which were taken on.")
+
+    def forsaken(self) -> EnqueueTimeout:
+        """For the caller that is no longer waited for."""
+        lead = f"Queue {self.lane.name!r}: closed before the call was written. "
+        if not self.taken:
+            return EnqueueTimeout(f"{lead}Nothing of it was enqueued.")
+        return EnqueueTimeout(f"{lead}It may or may not have landed, in whole or in part.")
+
+
+class ThreadCall(Call):
+    """A call whose caller blocks its thread, on a lock that is acquired twice: nothing cheaper can be waited on."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
+        super().__init__(lane, entries)
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it was answered in time."""
+        return self._bell.acquire(timeout=lock_timeout(timeout))
+
+    def ring(self) -> None:
+        """Wake the caller."""
+        self._bell.release()
+
+
+class LoopCall(Call):
+    """A call whose caller awaits, on the event loop that is running now."""
+
+    __slots__ = ("_answered", "loop")
+
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
+        super().__init__(lane, entries)
+        self.loop = asyncio.get_running_loop()
+        self._answered: asyncio.Future[bool] = self.loop.create_future()
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Whether it was answered in time."""
+        if timeout is None:
+            return await self._answered
+        timer = self.loop.call_later(timeout, self.expire)
+        try:
+            return await self._answered
+        finally:
+            timer.cancel()
+
+    def answer(self) -> None:
+        """End the wait, if it has not ended. On the loop."""
+        if not self._answered.done():
+            self._answered.set_result(True)
+
+    def expire(self) -> None:
+        """The time has passed. On the loop."""
+        if not self._answered.done():
+            self._answered.set_result(False)
+
+
+def ring(calls: Iterable[Call]) -> None:
+    """Wake the callers: threads one by one, awaiting ones with one hop to each event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[LoopCall]] = {}
+    for call in calls:
+        if isinstance(call, ThreadCall):
+            call.ring()
+        elif isinstance(call, LoopCall):
+            loops.setdefault(call.loop, []).append(call)
+    for loop, answered in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
+            loop.call_soon_threadsafe(_answer, answered)
+
+
+def _answer(calls: list[LoopCall]) -> None:
+    for call in calls:
+        call.answer()
+
+
+def deadline_in(seconds: float | None) -> float | None:
+    """The monotonic time in so many seconds; None for never."""
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_until(deadline: float | None) -> float | None:
+    """What is left until then, at least 0."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+def lock_timeout(seconds: float | None) -> float:
+    """As `Lock.acquire` wants it: -1 for ever, and no more than the platform can count."""
+    return -1 if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX)

@@ -1,0 +1,157 @@
+"""The one thread that writes: when it starts, sleeps, waits a moment for more, lets go of its connection and ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from . import process
+from .calls import lock_timeout
+from .lines import Lines
+from .writer import Batch, Writer
+
+GATHER_SHARE = 0.5  # of the last write's duration: how long to wait for the callers just answered to come again
+GATHER_MAX = 0.001  # seconds
+GATHER_SKIP_MAX = 64  # batches until the next attempt, where they do not come
+NEVER = 1 << 62
+
+
+class WritingThread:
+    """Writes as long as there is something in line; after one idle period disconnects, after another ends.
+
+    `lock` is the batcher's and guards all of this; a method that wants it held says so. `failed` is called on
+    the thread, which has then ended, with what broke it.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        lock: threading.Lock,
+        lines: Lines,
+        writer: Writer,
+        idle_after: Callable[[], float],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._lock = lock
+        self._lines = lines
+        self._writer = writer
+        self._idle_after = idle_after
+        self._failed = failed
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._wanted = NEVER  # calls in line at which to wake it
+        self._wake = threading.Lock()  # acquired to sleep, released to wake
+        self._wake.acquire()
+        self._gather_missed = self._gather_skip = 0
+
+    def call(self) -> bool:
+        """Somebody has lined up: see to it. False if no thread can. The lock is held."""
+        if self._lines.calls >= self._wanted:
+            self.wake()
+        return self._thread is not None or self._start()
+
+    def wake(self) -> None:
+        """The lock is held, or two could release what was acquired once."""
+        self._wanted = NEVER
+        if self._wake.locked():
+            self._wake.release()
+
+    def end(self, timeout: float | None) -> bool:
+        """Have it disconnect and end as soon as nobody is in line; False if it takes longer."""
+        with self._lock:
+            thread = self._thread
+            self._ending = thread is not None
+            self.wake()
+        if thread is not None:
+            thread.join(timeout)
+            return not thread.is_alive()
+        if not self._writer.turn.acquire(timeout=lock_timeout(timeout)):
+            return False
+        try:
+            self._writer.drop_connection()
+        finally:
+            self._writer.turn.release()
+        return True
+
+    def _start(self) -> bool:
+        if process.exiting() or not process.threads_available():
+            return False
+        process.watch_exit()
+        # A daemon: the interpreter joins the others before it lets anybody end them.
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # there are no more threads to be had, or the interpreter is ending
+            self._thread = None
+        return self._thread is not None
+
+    def _run(self) -> None:
+        with self._writer.as_writer():
+            try:
+                self._serve()
+            except BaseException as error:  # noqa: BLE001 - logged, and raised to every caller
+                with self._lock:
+                    self._thread = None
+                self._failed(error)
+
+    def _serve(self) -> None:
+        idle = False
+        while True:
+            with self._writer.turn:
+                batch = self._writer.write_batch()
+            if batch is not None:
+                idle = False
+                self._gather(batch)
+                continue
+            if not self._ending and self._sleep(1, self._idle_after()):
+                continue
+            if not idle:
+                with self._writer.turn:
+                    self._writer.drop_connection()
+            if (idle or self._ending) and self._retire():
+                return
+            idle = True
+
+    def _gather(self, batch: Batch) -> None:
+        """Give callers that were answered together the time to come again together, where they do.
+
+        Otherwise the first to come is written alone while the others wait, or they fall into two halves of
+        which each waits for the other's write.
+        """
+        with self._lock:
+            in_line = self._lines.calls
+            filled = self._lines.admitted >= batch.most or not self._lines.only(batch.lane)
+        if filled or batch.answered + in_line < 2:
+            return
+        if self._gather_skip:
+            self._gather_skip -= 1
+            return
+        self._sleep(in_line + batch.answered, min(self._writer.took * GATHER_SHARE, GATHER_MAX))
+        if self._lines.calls - in_line >= batch.answered / 2:
+            self._gather_missed = 0
+        else:
+            self._gather_missed += 1
+            self._gather_skip = min(2**self._gather_missed, GATHER_SKIP_MAX)
+
+    def _sleep(self, calls: int, timeout: float) -> bool:
+        """Wait until so many calls are in line; False when the time passed first. May wake for nothing."""
+        with self._lock:
+            if self._ending or self._lines.calls >= calls:
+                return True
+            self._wanted = calls
+        woken = self._wake.acquire(timeout=lock_timeout(timeout))
+        if not woken:
+            with self._lock:
+                self._wanted = NEVER
+        return woken
+
+    def _retire(self) -> bool:
+        """Be gone, unless somebody has lined up."""
+        with self._lock:
+            if self._lines:
+                return False
+            self._thread = None
+            self._ending = False
+            return True

@@ -1,0 +1,226 @@
+"""What becomes of a batch: written, repeated, halved, answered.
+
+Decides nothing about when; the batcher calls it, from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+from ..exceptions import WorkqueueError
+from .calls import Call, Lane, ring, seconds_until
+from .lines import Lines
+
+logger = logging.getLogger("django_workqueue.batcher")
+
+CONFLICT_TRIES = 6  # how often a batch that meets deadlocks and the like is written before it counts as refused
+CONFLICT_TRIES_SPLIT = 2  # the same for a part of it
+PAUSE = 0.01  # seconds before the first repetition; doubles
+PAUSE_MAX = 1.0
+
+
+class Disposition(Enum):
+    """What an error of a write calls for."""
+
+    RETRY = "retry"  # deadlock, serialisation: the same again, a few times
+    RECONNECT = "reconnect"  # connection or server gone: the same again on a new connection, until it works
+    REFUSE = "refuse"  # somebody's entries are at fault: find out whose
+
+
+class Writer:
+    """Takes batches from the lines and writes them, on the thread that holds `turn`.
+
+    `lock` is the batcher's, and guards the lines, the calls in them and `batch`, the one in hand. No write
+    happens under it.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        lock: threading.Lock,
+        lines: Lines,
+        batch_max: Callable[[], int],
+        classify: Callable[[BaseException], Disposition],
+        disconnect: Callable[[], None],
+    ) -> None:
+        self.turn = threading.Lock()  # guards the connection
+        self.batch: Batch | None = None
+        self.took = 0.0  # seconds of the last write
+        self._name = name
+        self._lock = lock
+        self._lines = lines
+        self._batch_max = batch_max
+        self._classify = classify
+        self._disconnect = disconnect
+        self._threads: set[int] = set()  # those that would wait for themselves
+        self._gone_since: float | None = None
+
+    @contextlib.contextmanager
+    def as_writer(self) -> Iterator[None]:
+        """The calling thread is one that writes."""
+        me = threading.get_ident()
+        self._threads.add(me)
+        try:
+            yield
+        finally:
+            self._threads.discard(me)
+
+    def is_me(self) -> bool:
+        """Whether the calling thread is one that writes, from a lane's own code for instance."""
+        return threading.get_ident() in self._threads
+
+    def write_batch(self, deadline: float | None = None) -> Batch | None:
+        """Write one batch, all of it or until the deadline. None: nobody is in line.
+
+        What is refused as a whole is written in halves, down to single calls: only the culprits see the error.
+        A batch left over at a deadline is gone on with by whoever writes next.
+        """
+        batch = self.batch or self._take()
+        if batch is None:
+            return None
+        while batch.groups:
+            try:
+                results = self._write(batch, deadline)
+            except _OutOfTime:
+                return batch
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers' to see
+                self._refuse(batch, error)
+            else:
+                self._answer(batch, results)
+        with self._lock:
+            self.batch = None
+        if batch.landed:
+            try:
+                batch.lane.after()
+            except Exception:
+                logger.exception("%s: after a batch of queue %r", self._name, batch.lane.name)
+        return batch
+
+    def drop_connection(self) -> None:
+        """A new one is opened by the next write."""
+        try:
+            self._disconnect()
+        except Exception:
+            logger.exception("%s: could not drop the connection", self._name)
+
+    def _take(self) -> Batch | None:
+        most = max(self._batch_max(), 1)
+        with self._lock:
+            taken = self._lines.take(most)
+            self.batch = None if taken is None else Batch(*taken, most)
+            return self.batch
+
+    def _write(self, batch: Batch, deadline: float | None) -> Sequence[Any] | None:
+        """Write the batch's next group, repeatedly while an error of the moment prevents it."""
+        tries = CONFLICT_TRIES_SPLIT if batch.split else CONFLICT_TRIES
+        pause = PAUSE
+        while True:
+            calls = batch.groups[-1] = [call for call in batch.groups[-1] if not call.done]
+            entries = [entry for call in calls for entry in call.part()]
+            if not entries:
+                return None
+            started = time.monotonic()
+            try:
+                results = batch.lane.write(entries)
+            except Exception as error:
+                disposition = self._classify(error)
+                tries -= disposition is Disposition.RETRY
+                if disposition is Disposition.REFUSE or not tries:
+                    raise
+                if disposition is Disposition.RECONNECT:
+                    self._gone(error)
+            else:
+                self.took = time.monotonic() - started
+                self._back()
+                return results
+            left = seconds_until(deadline)
+            if left == 0:
+                raise _OutOfTime
+            time.sleep(min(pause * random.uniform(0.5, 1), pause if left is None else left))
+            pause = min(pause * 2, PAUSE_MAX)
+
+    def _answer(self, batch: Batch, results: Sequence[Any] | None) -> None:
+        """The batch's next group has landed."""
+        calls = batch.groups[-1]
+        sizes = [call.taken - call.written for call in calls]
+        if results is not None and len(results) != sum(sizes):
+            raise WorkqueueError(
+                f"Queue {batch.lane.name!r}: the write gave {len(results)} results for {sum(sizes)} entries"
+            )
+        answered = []
+        with self._lock:
+            batch.groups.pop()
+            at = 0
+            for call, size in zip(calls, sizes, strict=True):
+                part = None if results is None else results[at : at + size]
+                at += size
+                if not call.done and call.land(part):  # done, but not by us: given up meanwhile
+                    answered.append(call)
+        ring(answered)
+        batch.landed = True
+        batch.answered += len(answered)
+
+    def _refuse(self, batch: Batch, error: Exception) -> None:
+        """The batch's next group was refused: halve it, or if it is a single call answer that."""
+        with self._lock:
+            calls = batch.groups.pop()
+            if len(calls) > 1:
+                half = len(calls) // 2
+                batch.groups += [calls[half:], calls[:half]]
+                batch.split = True
+                return
+            (call,) = calls
+            if call.done:
+                return
+            self._lines.remove(call)
+            call.fail(error)
+        ring(calls)
+        batch.answered += 1
+        if call.left:
+            logger.error(
+                "%s: entries of queue %r were refused when nobody waited any more",
+                self._name,
+                batch.lane.name,
+                exc_info=error,
+            )
+
+    def _gone(self, error: BaseException) -> None:
+        if self._gone_since is None:
+            self._gone_since = time.monotonic()
+            logger.warning("%s: the database is gone, trying until it is back: %s", self._name, error)
+        self.drop_connection()
+
+    def _back(self) -> None:
+        if self._gone_since is not None:
+            logger.warning("%s: the database is back after %.1f s", self._name, time.monotonic() - self._gone_since)
+            self._gone_since = None
+
+
+class Batch:
+    """What was taken from a lane at once, in the groups in which it is still to be written, the next one last."""
+
+    __slots__ = ("answered", "groups", "landed", "lane", "most", "split")
+
+    def __init__(self, lane: Lane[Any, Any], calls: list[Call], most: int) -> None:
+        self.lane = lane
+        self.groups = [calls]
+        self.most = most  # entries
+        self.split = False
+        self.landed = False  # some of it
+        self.answered = 0  # calls
+
+    def calls(self) -> list[Call]:
+        """Those still to be written."""
+        return [call for group in self.groups for call in group]
+
+
+class _OutOfTime(Exception):
+    """The deadline of the caller who is writing has passed."""
