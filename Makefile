@@ -15,7 +15,7 @@ demo-check: ## The same without a browser: exits 0 when every tile of a screenfu
 	@scripts/run --newest demo python testproject/manage.py demo --check $(ARGS)
 
 test: ## Run the tests
-	@scripts/run test pytest $(ARGS)
+	@scripts/run test pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: ## ruff, mypy and the import layers
 	@scripts/run lint sh scripts/lint
