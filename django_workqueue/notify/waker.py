@@ -1,0 +1,209 @@
+"""Telling other processes that a queue has work: NOTIFY, few, and never in a caller's own commit.
+
+Knows nothing of who listens. The connection and the thread it is used on are the group commit's.
+
+NOTIFY takes a lock that the whole server shares, and holds it until its transaction is committed. So it is
+sent by itself, after the rows it speaks of are committed, and need not reach the disk: who misses it polls.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+from weakref import WeakSet
+
+from django.db import Error
+
+from django_workqueue import conf
+from django_workqueue.backoff import exponential
+from django_workqueue.batcher import threads_available
+from django_workqueue.database import Connection, Verdict, verdict
+from django_workqueue.exceptions import EnqueueTimeout, QueueClosed
+
+from .wakeup import wake_local
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 0.010  # seconds between two NOTIFYs of one queue
+TIMER_IDLE = 1.0  # seconds after which an unused timer thread ends
+EXIT_PATIENCE = 1.0
+TRY_AGAIN = exponential(timedelta(milliseconds=50), timedelta(seconds=30))
+
+# One transaction for all the queues; a commit that waits for the disk would take a hundred times as long.
+NOTIFY = """
+    SELECT set_config('synchronous_commit', 'off', true), pg_notify('workqueue', queue)
+    FROM unnest(%(queues)s::text[]) AS queue
+"""
+
+# Of a `Batcher`: (lane, entries, timeout).
+Submit = Callable[[Any, Sequence[str], float], object]
+
+
+class Waker:
+    """Sends the wakes of one alias, for each queue at most one an interval: the first at once, the rest together.
+
+    It is a lane of the batcher that owns `connection`, so that a wake which does not follow a batch (the one
+    after a caller's own commit, the last of a row) is sent by the batcher's thread on its connection like any
+    other: `submit` is that batcher's.
+    """
+
+    name = "wakes"
+
+    def __init__(self, alias: str, connection: Connection, submit: Submit) -> None:
+        self.alias = alias
+        self.closed = False
+        self._connection = connection
+        self._submit = submit
+        self.begin()
+        _wakers.add(self)
+
+    def begin(self) -> None:
+        """Nothing to send: at first, and in a forked child, whose parent sends what it had to."""
+        self._changed = threading.Condition()  # guards the rest
+        self._due: dict[str, float] = {}  # queues to wake, and when; 0.0 if the sending thread has been told
+        self._sent: dict[str, float] = {}  # when that was last done, for as long as it matters
+        self._failures = 0
+        self._timer: threading.Thread | None = None
+        self._looks_at = 0.0  # when the timer does, unless it is told
+
+    def wake(self, queue: str) -> None:
+        """Wake the queue's workers. On the thread that owns the connection, after a commit."""
+        if self._ask(queue):
+            self._send()
+
+    def wake_later(self, queue: str) -> None:
+        """The same from any other thread: returns at once."""
+        if self._ask(queue):
+            self._post(queue, timeout=0.0)
+
+    def flush(self, timeout: float = EXIT_PATIENCE) -> None:
+        """Send now what was put off, from any thread but the one that owns the connection."""
+        with self._changed:
+            self._due = dict.fromkeys(self._due, 0.0)
+            queues = list(self._due)
+        if queues:
+            self._post(*queues, timeout=timeout)
+
+    # the lane
+
+    def write(self, entries: Sequence[str]) -> None:
+        """Called by the batcher, on its thread. The entries only say that there is something to send."""
+        self._send()
+
+    def after(self) -> None:
+        """Nothing."""
+
+    def _ask(self, queue: str) -> bool:
+        """Note that the queue is to be woken; whether that is now, and not when its interval has passed."""
+        wake_local(self.alias, queue)
+        if not conf.notify():
+            return False
+        now = time.monotonic()
+        with self._changed:
+            due = self._sent.get(queue, -INTERVAL) + INTERVAL
+            if due <= now or not self._set_timer(due):
+                due = 0.0
+            self._due[queue] = min(due, self._due.get(queue, due))
+            return due == 0.0
+
+    def _send(self) -> None:
+        """Send what is due; what fails is tried again later, for the batch it follows has long been answered."""
+        now = time.monotonic()
+        with self._changed:
+            self._sent = {queue: at for queue, at in self._sent.items() if at + INTERVAL > now}
+            every = self._timer is None  # then nobody would remind us of the rest
+            queues = sorted(queue for queue, due in self._due.items() if every or due <= now)
+            for queue in queues:
+                del self._due[queue]
+                self._sent[queue] = now
+        if not queues:
+            return
+        try:
+            self._connection.execute(NOTIFY, {"queues": queues})
+        except Error as error:
+            self._failed(queues, error)
+        else:
+            self._failures = 0
+
+    def _failed(self, queues: Sequence[str], error: Error) -> None:
+        judged = verdict(error)
+        if judged is Verdict.RECONNECT:
+            self._connection.close()
+        if judged is Verdict.REFUSED and not self._failures:
+            logger.warning("The server refuses to wake other processes: %s. They poll.", error)
+        self._failures += 1
+        again = time.monotonic() + TRY_AGAIN(self._failures).total_seconds()
+        with self._changed:
+            for queue in queues:
+                self._due.setdefault(queue, again)
+            self._set_timer(again)
+
+    def _post(self, *queues: str, timeout: float) -> None:
+        # With no time to wait for an answer there is none; the batcher's thread sends it all the same.
+        with contextlib.suppress(EnqueueTimeout, QueueClosed):
+            self._submit(self, queues, timeout)
+
+    # the timer
+
+    def _set_timer(self, due: float) -> bool:
+        """Have the thread look at what is due by then; whether there is one. The lock is held."""
+        if self._timer is not None:
+            if due < self._looks_at:
+                self._looks_at = due
+                self._changed.notify()
+            return True
+        if not threads_available():
+            return False
+        self._looks_at = due
+        self._timer = threading.Thread(target=self._time, name=f"workqueue-wake-{self.alias}", daemon=True)
+        try:
+            self._timer.start()
+        except RuntimeError:  # no more threads to be had, or the interpreter is ending
+            self._timer = None
+            return False
+        atexit.unregister(_flush_at_exit)  # now, not at import: multiprocessing clears a child's exit functions
+        atexit.register(_flush_at_exit)
+        return True
+
+    def _time(self) -> None:
+        """Remind the sending thread of what has come due and no batch has taken along."""
+        while (queues := self._wait_for_due()) is not None:
+            self._post(*queues, timeout=0.0)
+
+    def _wait_for_due(self) -> list[str] | None:
+        """The queues that have come due; None when there has been nothing to wait for."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                waiting = {queue: due for queue, due in self._due.items() if due}
+                queues = [queue for queue, due in waiting.items() if due <= now]
+                if queues:
+                    self._due.update(dict.fromkeys(queues, 0.0))
+                    return queues
+                self._looks_at = min(waiting.values(), default=now + TIMER_IDLE)
+                if not self._changed.wait(self._looks_at - now) and not self._due:
+                    self._timer = None
+                    return None
+
+
+_wakers: WeakSet[Waker] = WeakSet()
+
+
+def _flush_at_exit() -> None:
+    for waker in list(_wakers):
+        waker.flush()
+
+
+def _after_fork_in_child() -> None:
+    for waker in _wakers:
+        waker.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
