@@ -24,7 +24,7 @@ format: ## Let ruff rewrite what it can
 	@scripts/run lint sh -c 'ruff check --fix . && ruff format .'
 
 docs: ## Build the documentation into site/
-	@scripts/run docs mkdocs build --strict $(ARGS)
+	@scripts/run docs zensical build --strict --clean $(ARGS)
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv-* .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site
+	@rm -rf .venv-* .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site

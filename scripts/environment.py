@@ -5,10 +5,12 @@ Finds no interpreter: the environment is of the Python that runs this (see `find
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -44,8 +46,10 @@ class Environment:
             mark.write_text(self.wanted())
 
     def wanted(self) -> str:
-        asked = (PROJECT / "pyproject.toml").read_bytes()
-        return f"{sys.version} {sys.prefix} {hashlib.sha256(asked).hexdigest()}\n"
+        asked = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+        project, groups = asked["project"], asked["dependency-groups"]
+        packages = [project["dependencies"], project["optional-dependencies"], groups]
+        return f"{sys.version} {sys.prefix} {hashlib.sha256(json.dumps(packages).encode()).hexdigest()}\n"
 
     def install(self, *what: str) -> None:
         pip = [self.programs / "python", "-m", "pip", "--disable-pip-version-check", "--retries", "2"]
