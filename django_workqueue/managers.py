@@ -7,7 +7,6 @@ Codecs, floors, retries and group commit are for the typed faces above.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from .database import Connection, Rows
 from .sql import Statement, items
 
 if TYPE_CHECKING:
-    pass
+    from .models import WorkItem, WorkJob  # noqa: F401 - in the strings of generic bases
 
 M = TypeVar("M", bound=models.Model)
 
@@ -60,7 +59,7 @@ class WorkQuerySet(models.QuerySet[M]):
 
     def on(self, connection: Connection) -> Self:
         """The same, sending on a connection of our own."""
-        clone = copy.copy(self)
+        clone = self.all()
         clone._own = connection
         return clone
 
