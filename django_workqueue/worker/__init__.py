@@ -1,0 +1,11 @@
+"""The worker: claims what is due, runs its handlers, and writes what became of it.
+
+`Worker` is all that others need; `serve` is what the command calls.
+"""
+
+from .counts import Counts
+from .serve import serve
+from .shift import Options
+from .worker import Unworkable, Worker, WornOut
+
+__all__ = ["Counts", "Options", "Unworkable", "Worker", "WornOut", "serve"]

@@ -1,0 +1,98 @@
+"""A handler as the worker calls it: middleware around it, and what its exceptions mean.
+
+Threads, tasks and timers are for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from inspect import iscoroutine
+from typing import Any
+
+from django_workqueue.backoff import exponential
+from django_workqueue.engine import Handler, Outcome, Verb
+from django_workqueue.exceptions import HandlerTimeout, PartialFailure, PermanentError, Retry
+
+from . import journal, middleware
+
+ZERO = timedelta(0)
+
+
+class Call:
+    """One handler, ready to be called: `fn` takes an item, a job, or for a batch handler a list of items."""
+
+    __slots__ = ("fn", "handler", "timeout")
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.fn: Callable[[Any], Any] = middleware.around(handler)
+        self.timeout = handler.timeout.total_seconds() if handler.timeout is not None else None
+
+    def returned(self, work: Any, result: Any) -> Outcome:
+        """What a return means for one piece of work."""
+        if result is not None and iscoroutine(result):
+            result.close()
+            mistake = TypeError(f"{self.handler.name} returned a coroutine; declare it with async def")
+            return self.raised(work, mistake)
+        return Outcome(work, Verb.COMPLETE, ZERO, None, result)
+
+    def raised(self, work: Any, error: BaseException) -> Outcome:
+        """What an exception means for one piece of work."""
+        if isinstance(error, PartialFailure):
+            named = _error_of(error, work)
+            return Outcome(work, Verb.COMPLETE) if named is None else self.raised(work, named)
+        if isinstance(error, Retry):
+            return Outcome(work, Verb.SNOOZE, error.delay, error)
+        if isinstance(error, HandlerTimeout) and self.timeout is not None:
+            error = HandlerTimeout(f"{self.handler.name} ran past its timeout of {self.timeout:g} s")
+        permanent = _is_permanent(error)
+        journal.failed(self.handler, what(work), error, again=not permanent)
+        if permanent:
+            return Outcome(work, Verb.FINISH, ZERO, error)
+        return Outcome(work, Verb.FAIL, self._delay(work.attempts), error)
+
+    def all_returned(self, works: Sequence[Any], result: Any) -> list[Outcome]:
+        """What a batch handler's return means for its batch."""
+        return [self.returned(work, result if iscoroutine(result) else None) for work in works]
+
+    def all_raised(self, works: Sequence[Any], error: BaseException) -> list[Outcome]:
+        """What a batch handler's exception means for its batch."""
+        return [self.raised(work, error) for work in works]
+
+    def _delay(self, attempts: int) -> timedelta:
+        try:
+            delay = self.handler.backoff(attempts)
+            if not isinstance(delay, timedelta):
+                raise TypeError(f"a backoff must return a timedelta, not {delay!r}")  # noqa: TRY301
+            return max(delay, ZERO)
+        except Exception as error:  # noqa: BLE001 - the user's code, and the item must go back whatever it does
+            journal.bad_backoff(self.handler, error)
+            return _DEFAULT(attempts)
+
+
+_DEFAULT = exponential()
+
+
+def what(work: Any) -> str:
+    """One piece of work, for people."""
+    key = getattr(work, "key", None)
+    return f"{work.queue} {key!r}" if key is not None else f"{work.queue} job {getattr(work, 'id', work)}"
+
+
+def _error_of(failure: PartialFailure, work: Any) -> BaseException | None:
+    for item, error in failure.errors.items():
+        if item is work or item == work:
+            return error if isinstance(error, BaseException) else RuntimeError(str(error))
+    return None
+
+
+def _is_permanent(error: BaseException) -> bool:
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, PermanentError):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False

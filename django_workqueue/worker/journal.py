@@ -1,0 +1,120 @@
+"""What the worker says in the log: wording and levels in one place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from django_workqueue.engine import Handler
+
+logger = logging.getLogger("django_workqueue")
+
+
+def started(queues: Iterable[str], *, concurrency: int, pid: int) -> None:
+    """A process begins to work."""
+    logger.info("worker %d started: %s; concurrency %d", pid, ", ".join(sorted(set(queues))), concurrency)
+
+
+def stopping(*, pid: int, seconds: float) -> None:
+    """A process was asked to stop."""
+    logger.info("worker %d is stopping; running handlers have %g s", pid, seconds)
+
+
+def stopped(counts: Any, *, pid: int) -> None:
+    """A process ended in order."""
+    logger.info("worker %d stopped: %s", pid, counts)
+
+
+def failed(handler: Handler, what: str, error: BaseException, *, again: bool) -> None:
+    """A handler raised."""
+    level = logging.WARNING if again else logging.ERROR
+    logger.log(level, "%s failed on %s: %r", handler.name, what, error, exc_info=error)
+
+
+def bad_backoff(handler: Handler, error: Exception) -> None:
+    """A backoff raised or answered nonsense; the default is used."""
+    logger.error("the backoff of %s is broken: %r; using the default", handler.name, error, exc_info=error)
+
+
+def ran_past(handler: Handler, what: str, *, seconds: float) -> None:
+    """A handler swallowed its timeout and still runs."""
+    logger.error(
+        "%s on %s ignores its timeout of %g s and still runs: its thread is given up", handler.name, what, seconds
+    )
+
+
+def worn_out(leaked: int, slots: int) -> None:
+    """Too many handlers never came back."""
+    logger.error("%d of %d handler threads were lost to handlers that ignore their timeout: stopping", leaked, slots)
+
+
+def lost(queue: str, number: int) -> None:
+    """Leases ended under running handlers."""
+    logger.warning("%s: %d leases were lost; what their handlers did will not be counted", queue, number)
+
+
+def abandoned(number: int) -> None:
+    """Handlers did not end in time."""
+    logger.warning("%d handlers did not end in time; their work is given back", number)
+
+
+def unsettled(number: int) -> None:
+    """Outcomes could not be written before the end."""
+    logger.error("%d outcomes could not be written; their leases will lapse and the work be run again", number)
+
+
+def refused_outcome(queue: str, what: str, error: BaseException) -> None:
+    """The database will not take an outcome, whatever we do."""
+    logger.error("%s: the outcome of %s cannot be written: %s", queue, what, error, exc_info=error)
+
+
+def gone(alias: str, part: str, error: BaseException) -> None:
+    """The database cannot be reached."""
+    logger.error("database %r cannot be used (%s): %s; trying again until it can", alias, part, _first_line(error))
+
+
+def refused(alias: str, part: str, error: BaseException) -> None:
+    """The database will not do what a part of the worker needs."""
+    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, _first_line(error))
+
+
+def back(alias: str, seconds: float) -> None:
+    """The database can be reached again."""
+    logger.warning("database %r is back after %.1f s", alias, seconds)
+
+
+def broken(part: str, error: BaseException) -> None:
+    """Our own code raised where it should not."""
+    logger.error("%s raised %r; going on", part, error, exc_info=error)
+
+
+def child_died(pid: int, how: str, *, again_in: float) -> None:
+    """A worker process ended by itself."""
+    logger.error("worker process %d %s; starting another in %.1f s", pid, how, again_in)
+
+
+def child_silent(pid: int, seconds: float) -> None:
+    """A worker process hangs."""
+    logger.error("worker process %d has been silent for %.0f s: killing it", pid, seconds)
+
+
+def child_overdue(pid: int) -> None:
+    """A worker process did not stop in time."""
+    logger.error("worker process %d did not stop in time: killing it", pid)
+
+
+def supervisor_gone() -> None:
+    """Nobody watches over this process any more."""
+    logger.error("worker %d has lost its supervisor: stopping", os.getpid())
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words; negative for a signal."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), repr(error))

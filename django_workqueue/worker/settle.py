@@ -1,0 +1,202 @@
+"""Writing what became of the work, in groups, on a thread and connection of its own.
+
+Takes whatever outcomes are there as soon as its last write is done, so that a single one never waits for
+others, and many cost one statement. Those that cannot be written now are kept; the fence decides later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import monotonic
+
+from django.db import DatabaseError, InterfaceError
+
+from django_workqueue.database import Connection, Verdict, sqlstate, verdict
+from django_workqueue.engine import Outcome, Settled, Verb
+
+from . import journal
+from .bell import Bell
+from .call import what
+from .lane import Batch, Lane
+from .outage import Outage, Patience
+
+AT_ONCE = 2000  # outcomes of one lane in one go
+WHOLE = 0.05  # seconds that part of a claim may wait for the rest, while whole claims are there to be written
+LOCK_TIMEOUT = timedelta(milliseconds=100)  # a row that a stranger's transaction holds must not stop the others
+LATER = 0.5  # seconds until such a row is tried again
+
+Taken = list[tuple[Batch, list[Outcome]]]
+
+
+class Settler:
+    """Settles the lanes of one alias.
+
+    `closed` is told of each claim that is done with, `due_again` in how many seconds work of a lane will be.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        lanes: Sequence[Lane],
+        *,
+        outage: Outage,
+        closed: Callable[[Batch], None],
+        due_again: Callable[[Lane, float], None],
+    ) -> None:
+        self.asleep = False
+        self.lanes = lanes
+        self._bell = Bell()
+        self._closed = closed
+        self._due_again = due_again
+        self._closing = threading.Event()
+        self._abandoned = threading.Event()
+        self._held: list[tuple[float, Batch, Outcome]] = []  # rows that a stranger holds, with when to try them again
+        self._connection = Connection(alias, application="django_workqueue settle", lock_timeout=LOCK_TIMEOUT)
+        self._patience = Patience("settle", outage)
+        self._thread = threading.Thread(target=self._run, name=f"workqueue-settle-{alias}", daemon=True)
+
+    def start(self) -> None:
+        """Settle from now on."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """There are outcomes."""
+        self._bell.ring()
+
+    def close(self, deadline: float) -> bool:
+        """Write what is left, at most until `deadline`; whether all was written."""
+        self._closing.set()
+        self._bell.ring()
+        self._thread.join(max(0.0, deadline - monotonic()))
+        self._abandoned.set()
+        left = sum(lane.unsettled() for lane in self.lanes) + len(self._held)
+        if left:
+            journal.unsettled(left)
+        return not left
+
+    def _run(self) -> None:
+        while not self._abandoned.is_set():
+            self._let_go_of_held()
+            if any([self._settle(lane) for lane in self.lanes]):  # noqa: C419 - each of them
+                continue
+            if self._closing.is_set() and not self._held:
+                break
+            self.asleep = True
+            if not any(lane.unsettled() for lane in self.lanes):
+                self._bell.wait(min(due for due, _, _ in self._held) - monotonic() if self._held else None)
+            self.asleep = False
+        self._connection.close()
+
+    def _settle(self, lane: Lane) -> bool:
+        """Write what a lane has; whether it had anything."""
+        taken = _take(lane)
+        if not taken:
+            return False
+        outcomes: list[Outcome] = []
+        for batch, some in taken:
+            outcomes += self._without_lost(batch, some) if batch.fence.lost else some
+        if outcomes:
+            self._write(lane, outcomes)
+        for batch, some in taken:
+            batch.settled += len(some)
+            if batch.settled >= batch.expected:
+                lane.open.pop(batch.fence.token, None)
+                self._closed(batch)
+        return True
+
+    def _write(self, lane: Lane, outcomes: list[Outcome]) -> None:
+        """Write, however long the database takes to let us; what cannot be written holds up only itself."""
+        while not self._abandoned.is_set():
+            try:
+                settled = lane.source.settle_on(self._connection, outcomes)
+            except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
+                if _is_its_own_fault(error, len(outcomes)):
+                    self._part(lane, outcomes, error)
+                    return
+                pause, remake = self._patience.failed(error)
+                if remake:
+                    self._connection.close()
+                self._pause(pause)
+            else:
+                self._patience.succeeded()
+                self._count(lane, settled, outcomes)
+                return
+
+    def _part(self, lane: Lane, outcomes: list[Outcome], error: Exception) -> None:
+        if len(outcomes) > 1:
+            half = len(outcomes) // 2
+            self._write(lane, outcomes[:half])
+            self._write(lane, outcomes[half:])
+        elif verdict(error) is Verdict.LOCKED:
+            batch = _batch_of(lane, outcomes[0])
+            batch.expected += 1
+            self._held.append((monotonic() + LATER, batch, outcomes[0]))
+        else:
+            journal.refused_outcome(lane.source.name, what(outcomes[0].work), error)
+            lane.tally.lost += 1
+
+    def _let_go_of_held(self) -> None:
+        """Put back outcomes whose rows may be free by now."""
+        if not self._held:
+            return
+        now = float("inf") if self._closing.is_set() else monotonic()
+        for due, batch, outcome in self._held:
+            if due <= now:
+                batch.done.append(outcome)
+        self._held = [held for held in self._held if held[0] > now]
+
+    def _without_lost(self, batch: Batch, outcomes: list[Outcome]) -> list[Outcome]:
+        source, lost = batch.lane.source, batch.fence.lost
+        idents = source.idents([outcome.work for outcome in outcomes])
+        kept = [outcome for ident, outcome in zip(idents, outcomes, strict=True) if ident not in lost]
+        batch.lane.tally.lost += len(outcomes) - len(kept)
+        return kept
+
+    def _count(self, lane: Lane, settled: Settled, outcomes: list[Outcome]) -> None:
+        lane.tally.settled.add(settled)
+        if settled.lost:
+            journal.lost(lane.source.name, settled.lost)
+        if settled.failed or settled.snoozed:
+            again = (Verb.FAIL, Verb.SNOOZE)
+            delays = [outcome.delay.total_seconds() for outcome in outcomes if outcome.verb in again]
+            if delays:
+                self._due_again(lane, min(delays))
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.is_set():
+            self._abandoned.wait(min(seconds, 0.2))
+        else:
+            self._closing.wait(seconds)
+
+
+def _take(lane: Lane) -> Taken:
+    """The outcomes to write next: of whole claims if there are any, since one claim's cost one statement."""
+    taken: Taken = []
+    part: Taken = []
+    now, number = monotonic(), 0
+    for batch in list(lane.open.values()):
+        some = batch.done[batch.settled :]
+        if not some:
+            continue
+        number += len(some)
+        late = now - batch.claimed_at > WHOLE
+        (taken if late or batch.settled + len(some) >= batch.expected else part).append((batch, some))
+        if number >= AT_ONCE:
+            break
+    return taken or part
+
+
+def _batch_of(lane: Lane, outcome: Outcome) -> Batch:
+    return next(batch for batch in list(lane.open.values()) if any(done is outcome for done in batch.done))
+
+
+def _is_its_own_fault(error: Exception, number: int) -> bool:
+    """Whether an outcome, rather than the database's state, is why the write failed."""
+    if not isinstance(error, (DatabaseError, InterfaceError)):
+        return True
+    state = sqlstate(error) or ""
+    if state == "57014":  # query_canceled: a statement timeout, perhaps for fewer it suffices
+        return number > 1
+    return verdict(error) is Verdict.LOCKED or state[:2] in {"22", "23", "54"}

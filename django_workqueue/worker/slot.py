@@ -1,0 +1,193 @@
+"""One thread of the pool, and what it does with each piece of work.
+
+This is the worker's innermost loop: what is done here is done for every item.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import Context
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from django_workqueue.engine import Outcome, Verb
+
+from . import journal, tidy
+from .call import ZERO, Call, what
+from .lane import Batch, Lane
+from .timeouts import Alarm
+
+if TYPE_CHECKING:
+    from .pool import Pool
+
+TURN = 0.01  # seconds on one lane before the others have their turn
+NOTE = 0.001  # seconds of work after which the run time is noted
+
+
+class Slot:
+    """A thread. `current` is what it runs: the claim it is of, and the work (a list for a batch handler)."""
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        self.pool = pool
+        self.turn = number  # where in the lanes' order it looks next
+        self.current: tuple[Batch, Any] | None = None
+        self.leaked = False
+        self.alarm: Alarm | None = None
+        self.thread = threading.Thread(target=self._run, name=f"workqueue-handler-{number}", daemon=True)
+
+    def report_leak(self) -> None:
+        """Say what it is that does not come back."""
+        current = self.current
+        if current is None:
+            return
+        batch, work = current
+        first = work[0] if isinstance(work, list) else work
+        call = batch.lane.calls[getattr(first, "kind", None)]
+        journal.ran_past(call.handler, what(first), seconds=call.timeout or 0)
+
+    def _run(self) -> None:
+        pool = self.pool
+        ident = tidy.watch()
+        if pool.watchdog is not None:
+            self.alarm = pool.watchdog.add(self)
+        try:
+            while not self.leaked:
+                lane = pool.take(self)
+                if lane is not None:
+                    try:
+                        self._work(lane, ident)
+                    finally:
+                        pool.leave(lane)
+                elif pool.closing:
+                    return
+                elif not pool.rest(connected=ident in tidy.connected):
+                    tidy.tidy()
+        finally:
+            pool.ended(self)
+            tidy.unwatch()
+
+    def _work(self, lane: Lane, ident: int) -> None:
+        if lane.size is not None:
+            self._work_batches(lane, ident)
+        elif lane.only is not None and lane.only.timeout is None and not lane.source.marks_starts:
+            self._work_plainly(lane, lane.only, ident)
+        else:
+            self._work_with_care(lane, ident)
+
+    def _work_plainly(self, lane: Lane, call: Call, ident: int) -> None:  # noqa: C901 - a function call costs too much here
+        """One handler, no timeout, no marks: the fast path."""
+        hand, margin, fn, returned, settler = lane.hand, lane.margin, call.fn, call.returned, lane.settler
+        popleft, connected = hand.popleft, tidy.connected
+        begun = now = monotonic()
+        until = now + TURN if self.pool.shared else float("inf")
+        number = 0
+        while now < until:
+            try:
+                batch, work = self.current = popleft()
+            except IndexError:
+                break
+            if len(hand) <= lane.low:
+                lane.ask()
+            fence = batch.fence
+            if (fence.lost or fence.deadline - now < margin) and not batch.may_start(work):
+                batch.done.append(Outcome(work, Verb.RETURN))
+                settler.ring()
+                continue
+            if ident in connected:
+                tidy.tidy()
+            try:
+                result = Context().run(fn, work)
+            except BaseException as error:  # noqa: BLE001 - a handler's SystemExit is that item's failure
+                outcome = call.raised(work, error)
+            else:
+                outcome = Outcome(work, _COMPLETE, ZERO) if result is None else returned(work, result)
+            self.current = None
+            batch.done.append(outcome)
+            if settler.asleep:
+                settler.ring()
+            if ident in connected:
+                tidy.tidy()
+            number += 1
+            now = monotonic()
+            if now - begun > NOTE:
+                lane.ran(number, now - begun)
+                begun, number = now, 0
+        if number:
+            lane.ran(number, now - begun)
+        self.current = None
+
+    def _work_with_care(self, lane: Lane, ident: int) -> None:
+        """Several kinds, timeouts, marks of starts."""
+        until = monotonic() + TURN
+        while not self.leaked:
+            taken = lane.take()
+            if taken is None:
+                break
+            batch, (work,) = taken
+            if self._admitted(lane, batch, work):
+                call = lane.only or lane.calls[work.kind]
+                begun = monotonic()
+                self.current = (batch, work)
+                result, error = self._call(call, work, ident)
+                self.current = None
+                batch.done.append(call.returned(work, result) if error is None else call.raised(work, error))
+                lane.ran(1, monotonic() - begun)
+            else:
+                batch.done.append(Outcome(work, Verb.RETURN))
+            lane.settler.ring()
+            if monotonic() > until and self.pool.shared:
+                break
+
+    def _work_batches(self, lane: Lane, ident: int) -> None:
+        """A batch handler."""
+        (call,) = lane.calls.values()
+        until = monotonic() + TURN
+        while not self.leaked:
+            taken = lane.take()
+            if taken is None:
+                break
+            batch, works = taken
+            startable = [work for work in works if batch.may_start(work)]
+            if len(startable) < len(works):
+                may = set(map(id, startable))
+                batch.done.extend(Outcome(work, Verb.RETURN) for work in works if id(work) not in may)
+            if startable:
+                begun = monotonic()
+                self.current = (batch, startable)
+                result, error = self._call(call, list(startable), ident)
+                self.current = None
+                batch.done.extend(
+                    call.all_returned(startable, result) if error is None else call.all_raised(startable, error)
+                )
+                lane.ran(len(startable), monotonic() - begun)
+            lane.settler.ring()
+            if monotonic() > until and self.pool.shared:
+                break
+
+    def _admitted(self, lane: Lane, batch: Batch, work: Any) -> bool:
+        if not batch.may_start(work):
+            return False
+        if lane.source.marks_starts and lane.source.marks_start(work):
+            return self.pool.starter.start(lane, batch, work) and batch.may_start(work)
+        return True
+
+    def _call(self, call: Call, argument: Any, ident: int) -> tuple[Any, BaseException | None]:
+        if ident in tidy.connected:
+            tidy.tidy()
+        result, error, rang = None, None, False
+        try:
+            if call.timeout is None or self.alarm is None or self.pool.watchdog is None:
+                result = Context().run(call.fn, argument)
+            else:
+                fn = call.fn
+                result, error, rang = self.pool.watchdog.guarded(
+                    self.alarm, call.timeout, lambda: Context().run(fn, argument)
+                )
+        except BaseException as raised:  # noqa: BLE001 - a handler's SystemExit is that item's failure
+            error = raised
+        if ident in tidy.connected:
+            (tidy.close if rang else tidy.tidy)()
+        return result, error
+
+
+_COMPLETE = Verb.COMPLETE
