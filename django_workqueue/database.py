@@ -9,6 +9,7 @@ import contextlib
 import copy
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -298,7 +299,7 @@ def transaction_token(connection: BaseDatabaseWrapper) -> int:
                 return int(token)
         elif any(registered[1] is hook for registered in connection.run_on_commit):
             return int(token)
-    token = random.getrandbits(62) + 1
+    token = secrets.randbits(62) + 1
     hook = _CommitHook(connection.alias) if connection.in_atomic_block else None
     if hook is not None:
         connection.on_commit(hook, robust=True)

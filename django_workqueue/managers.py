@@ -7,7 +7,7 @@ Codecs, floors, retries and group commit are for the typed faces above.
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,7 +36,7 @@ def microseconds(duration: timedelta) -> int:
 
 def new_token() -> int:
     """A lease token: never 0, never met again."""
-    return random.getrandbits(62) + 1
+    return secrets.randbits(62) + 1
 
 
 @dataclass(slots=True)
