@@ -4,8 +4,8 @@
 """
 
 from .counts import Counts
-from .serve import serve
+from .serve import reloading, serve
 from .shift import Options
 from .worker import Unworkable, Worker, WornOut
 
-__all__ = ["Counts", "Options", "Unworkable", "Worker", "WornOut", "serve"]
+__all__ = ["Counts", "Options", "Unworkable", "Worker", "WornOut", "reloading", "serve"]

@@ -23,6 +23,7 @@ from .outage import Outage, Patience
 from .settle import Settler
 
 BEHIND = 4  # so many full claims may wait to be settled before nothing more is claimed
+FLOOR = 0.005  # seconds; see Look
 STALE = 1.0  # seconds that work in hand may wait for a slot before it is given back for others to take
 
 
@@ -76,14 +77,15 @@ class Look:
         self.at = 0.0
         self.woken = True
         self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
-        self.fruitless_at = float("-inf")  # when a wake was last answered in vain
+        self._floor = 0.0  # seconds from a look to the next that a wake may cause …
+        self._looked_at = 0.0
         self.wakeup = _Latch(self, ring)
 
     def wake(self) -> None:
-        """There may be work: look at once, or where the last wake was in vain, a little later."""
+        """There may be work: look at once, or where the last wakes were in vain, a little later."""
         self.woken = True
         self.dry = False
-        self.at = min(self.at, max(0.0, self.fruitless_at + self.lane.source.min_wake_interval.total_seconds()))
+        self.at = min(self.at, self._looked_at + self._floor)
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look. Once it is, it stays so until a claim has come back."""
@@ -98,10 +100,12 @@ class Look:
 
     def found(self, number: int, *, sent_at: float, was_woken: bool, poll: float) -> None:
         """A claim has come back."""
+        self._looked_at = sent_at
         if number:
             self.dry = False
-        elif was_woken:
-            self.fruitless_at = sent_at
+            self._floor = 0.0
+        elif was_woken:  # … which grows from one vain wake to the next, so that a herd does not run for every crumb
+            self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
         self.at = sent_at + poll
         if self.woken:  # in the meantime
             self.wake()

@@ -5,8 +5,11 @@ Signals are received before anything slow begins.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
+from dataclasses import replace
 
+from django.utils import autoreload
 from django.utils.module_loading import autodiscover_modules
 
 from django_workqueue import conf
@@ -28,6 +31,22 @@ def serve(names: Sequence[str], options: Options, *, using: str | None = None) -
         if signals.received:
             return Counts()
         return worker.work(options, signals, supervised=True)
+
+
+def reloading(names: Sequence[str], options: Options, *, using: str | None = None) -> Counts:
+    """The same for development: begins again when code changes. One process, on a thread beside Django's reloader."""
+    total: list[Counts] = []
+
+    def work() -> None:
+        autoreload.raise_last_exception()
+        discover()
+        worker = Worker(list(names) or None, using=using)
+        atexit.register(worker.stop, 2.0)  # the reloader ends the process with sys.exit: give back what is in hand
+        with Signals() as signals:  # none of its own: this is not the main thread
+            total.append(worker.work(replace(options, processes=1), signals))
+
+    autoreload.run_with_reloader(work)
+    return sum(total, Counts())
 
 
 def discover() -> None:

@@ -1,0 +1,116 @@
+"""`manage.py workqueue_work`: work the queues until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import ArgumentTypeError
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_workqueue.worker import Counts, Options, Unworkable, reloading, serve
+
+
+class Command(BaseCommand):
+    """Parses, serves, prints."""
+
+    help = (
+        "Works queues with the handlers found in each installed app's tasks module, until SIGTERM or SIGINT. "
+        "A second signal ends it at once."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options."""
+        usual = Options()
+        parser.add_argument("queues", nargs="*", metavar="NAME", help="a queue to work (default: all with a handler)")
+        parser.add_argument("--database", metavar="ALIAS", help="work only queues of this database alias")
+        parser.add_argument(
+            "--processes", type=_positive, default=usual.processes, metavar="N", help="worker processes (default: 1)"
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=_positive,
+            default=usual.concurrency,
+            metavar="N",
+            help="handler threads, and async handlers at once, in each process (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--poll",
+            type=_seconds,
+            metavar="SECONDS",
+            help="how often an idle worker looks without having been woken (default: WORKQUEUE_POLL_INTERVAL)",
+        )
+        parser.add_argument("--drain", action="store_true", help="work until nothing is due; exit 1 if anything failed")
+        parser.add_argument("--max-items", type=_positive, metavar="N", help="end after so many items")
+        parser.add_argument("--max-seconds", type=_seconds, metavar="S", help="end after so many seconds")
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=_seconds_or_none,
+            default=usual.shutdown_timeout,
+            metavar="S",
+            help=f"seconds that running handlers have when asked to stop (default: {usual.shutdown_timeout.seconds})",
+        )
+        parser.add_argument(
+            "--reload", action="store_true", help="start again when code changes; one process, for development"
+        )
+
+    def handle(self, *_: Any, **given: Any) -> None:
+        """Serve."""
+        self._log(verbosity=given["verbosity"])
+        options = Options(
+            concurrency=given["concurrency"],
+            processes=given["processes"],
+            poll=given["poll"],
+            shutdown_timeout=given["shutdown_timeout"],
+            drain=given["drain"],
+            max_items=given["max_items"],
+            max_seconds=given["max_seconds"].total_seconds() if given["max_seconds"] else None,
+        )
+        run = reloading if given["reload"] else serve
+        try:
+            counts: Counts = run(given["queues"], options, using=given["database"])
+        except Unworkable as error:
+            raise CommandError(str(error)) from error
+        if given["verbosity"] > 0:
+            self.stdout.write(f"{counts}\n")
+        if options.drain and counts.failed:
+            sys.exit(1)
+
+    def _log(self, *, verbosity: int) -> None:
+        """Let the worker be heard where the project has not said what to do with logs."""
+        logger = logging.getLogger("django_workqueue")
+        if verbosity < 1 or logger.hasHandlers():
+            return
+        handler = logging.StreamHandler(self.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ArgumentTypeError(f"expected a positive whole number, not {text!r}")
+    return value
+
+
+def _seconds(text: str) -> timedelta:
+    value = _seconds_or_none(text)
+    if not value:
+        raise ArgumentTypeError(f"expected a positive number of seconds, not {text!r}")
+    return value
+
+
+def _seconds_or_none(text: str) -> timedelta:
+    try:
+        value = timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        value = timedelta(-1)
+    if value < timedelta(0):
+        raise ArgumentTypeError(f"expected a number of seconds, not {text!r}")
+    return value
