@@ -21,7 +21,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb
 from .exceptions import KeyDecodeError
 from .floors import InboxFloor
 from .keys import CheckedCodec
-from .leasing import MAX_PLACED, LeasingSource, Row, apart, by_claim, chunks
+from .leasing import LeasingSource, Row, apart, by_claim, chunks
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class KeyedSource(LeasingSource):
         """Finish items of their own leases, and keys of whatever lease is there."""
         keep = self.settings.retention > timedelta(0)
         done = 0
-        for chunk in chunks(items):
+        for chunk in apart(items, lambda item: item._text):
             named, tokens = fenced(chunk)
             done += self._here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
         for keys in chunks(sorted(set(texts))):
@@ -231,7 +231,7 @@ class KeyedSource(LeasingSource):
             released([item._text for item in chunk], [item._fence.token for item in chunk])
             for chunk in apart(items, lambda item: item._text)
         )
-        return fenced_off + sum(released(keys, None) for keys in chunks(sorted(set(texts)), MAX_PLACED))
+        return fenced_off + sum(released(keys, None) for keys in chunks(sorted(set(texts))))
 
     def extend_here(self, items: Sequence[Item[Any]], lease: timedelta) -> list[Item[Any]]:
         """Renew leases; the items still held. Rows that others hold for a moment are tried again."""
@@ -288,14 +288,14 @@ class KeyedSource(LeasingSource):
         if len(completed) < len(outcomes):
             for verb in (Verb.FINISH, Verb.FAIL, Verb.SNOOZE, Verb.RETURN):
                 write = self._finish if verb is Verb.FINISH else self._release
-                for chunk in apart([each for each in outcomes if each.verb is verb], lambda each: each.work._text):
+                for chunk in apart([each for each in outcomes if each.verb is verb], _text_of):
                     settled.add(write(table, chunk))
         return settled
 
     def _complete(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         done = 0
         keep = self.settings.retention > timedelta(0)
-        for group in by_claim(outcomes):
+        for group in by_claim(outcomes, _text_of):
             done += table.complete(self.name, *fenced([outcome.work for outcome in group]), keep=keep)
         return Settled(completed=done, lost=len(outcomes) - done)
 
@@ -366,19 +366,24 @@ class KeyedSource(LeasingSource):
         return reaped
 
 
+def _text_of(outcome: Outcome) -> str:
+    text: str = outcome.work._text
+    return text
+
+
 class KeyLane(lanes.CommitLane[Waiting, None]):
     """A keyed queue's lane in the group commit: merges a batch and writes it."""
 
     def write_on(self, connection: Connection, entries: list[Waiting]) -> None:
         """Write one merged batch. Where an open transaction holds one of its rows, the batch goes to the inbox."""
         table = item_table(self.using, connection)
-        batch = merged(entries)
         try:
-            table.enqueue(self.name, *batch)
+            table.enqueue(self.name, *merged(entries))
         except DatabaseError as error:
             if verdict(error) is not Verdict.LOCKED:
                 raise
-            table.enqueue_later(self.name, *batch, INBOX_OF_BATCHES)
+            # Merged anew: what was waited for the lock has come off the delays.
+            table.enqueue_later(self.name, *merged(entries), INBOX_OF_BATCHES)
 
 
 def item_table(using: str | None, connection: Connection | None = None) -> WorkItemQuerySet:
