@@ -1,6 +1,8 @@
 """The house itself: the servers and fixtures that the other tests stand on."""
 
 import shutil
+import subprocess
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -9,6 +11,8 @@ from django.db import connection, connections
 
 from testproject import postgres
 from tests import interleave
+
+PROJECT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.django_db
@@ -69,3 +73,54 @@ def test_a_server_ends_with_the_last_of_those_who_joined_it(wait_until):
     joiner.close()
     wait_until(lambda: not joiner.is_running())
     shutil.rmtree(joiner.home)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A folder for the PATH that has what a shell script needs, and no Python."""
+    for tool in ("sh", "dirname", "tr", "grep", "sed", "ls"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    return tmp_path
+
+
+def find_python(path: Path, *arguments: str, python: str = "") -> subprocess.CompletedProcess[str]:
+    script = PROJECT / "scripts" / "find-python"
+    environment = {"PATH": str(path), "PYTHON": python}
+    return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def pretend(program: Path, script: str) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_no_python_at_all_is_told_in_a_sentence(path):
+    for arguments in ([], ["newest"]):
+        refused = find_python(path, *arguments)
+        assert refused.returncode == 1
+        assert refused.stderr == "There is no Python here by the name of python3: install Python 3.11 or newer.\n"
+
+
+def test_a_python_that_is_too_old_is_told_in_a_sentence(path):
+    pretend(path / "python3", "echo 'is Python 3.9.2; Python 3.11 or newer is needed'")
+    refused = find_python(path)
+    assert refused.returncode == 1
+    assert refused.stderr == f"{path}/python3 is Python 3.9.2; Python 3.11 or newer is needed.\n"
+
+
+def test_the_newest_python_that_really_runs_is_chosen(path):
+    pretend(path / "python3.14", "exit 127")  # a shim of a version that is not active
+    pretend(path / "python3.13", "exit 0")
+    pretend(path / "python3.11", "exit 0")
+    assert find_python(path, "newest").stdout == f"{path}/python3.13\n"
+    assert find_python(path, "3.11").stdout == f"{path}/python3.11\n"
+    assert find_python(path, "3.14").returncode == 1
+
+
+def test_a_python_among_pyenv_versions_is_found_behind_a_shim_that_refuses(path):
+    shims, versions = path / "pyenv" / "shims", path / "pyenv" / "versions" / "3.13.0" / "bin"
+    shims.mkdir(parents=True)
+    versions.mkdir(parents=True)
+    pretend(shims / "python3.13", "exit 127")
+    pretend(versions / "python3.13", "exit 0")
+    assert find_python(Path(f"{path}:{shims}"), "newest").stdout == f"{versions}/python3.13\n"
