@@ -112,7 +112,10 @@ class Server:
 
     def halt(self, *, mode: str = "fast") -> None:
         """Stop the server process; `mode="immediate"` is a crash. The data stays, for `boot()`."""
+        socket = Path(self.socket)
         self._check("pg_ctl", "stop", "-w", "-s", "-D", str(self.data), "-m", mode)
+        if socket != self.data:
+            shutil.rmtree(socket, ignore_errors=True)
 
     def _join(self) -> None:
         self._users = os.open(self.home / "users", os.O_RDWR | os.O_CREAT, 0o600)
@@ -307,10 +310,7 @@ def keep(home: Path, binaries: Path, *, throwaway: bool) -> None:
     with (home / "users").open("r+") as users:
         fcntl.flock(users, fcntl.LOCK_EX)
         if server.is_running():
-            socket = Path(server.socket)
             server.halt(mode="immediate" if throwaway else "fast")
-            if socket != server.data:
-                shutil.rmtree(socket, ignore_errors=True)
         if throwaway:
             shutil.rmtree(home)
 
