@@ -56,7 +56,7 @@ class CheckedCodec(Generic[K]):
         return self.key == other.key or (
             not isinstance(self.key, type)
             and type(self.key) is type(other.key)
-            and self.key.__dict__ == other.key.__dict__
+            and self.key.__getstate__() == other.key.__getstate__()  # attributes and slots
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -133,7 +133,11 @@ class _Scalar(Generic[K]):
     def encode(self, key: K) -> str:
         if not isinstance(key, self.key) or (isinstance(key, bool) and self.key is int):
             raise InvalidKey(f"this queue's keys are {self.key.__qualname__}, not {type(key).__qualname__}: {key!r}")
-        return str(self.value_of(key))
+        value = self.value_of(key)
+        try:
+            return str(value)
+        except ValueError as error:
+            raise _too_many_digits(error) from error
 
     def decode(self, text: str) -> K:
         key: K = self.make(text)
@@ -184,14 +188,20 @@ class _Record(Generic[K]):
         self.fields = [_field(hint) for hint in types]
 
     def encode(self, key: K) -> str:
-        if not isinstance(key, self.origin):
+        if not self._is_one(key):
             raise InvalidKey(f"this queue's keys are {_name(self.key)}, not {type(key).__qualname__}: {key!r}")
-        return json.dumps(self.to_json(key), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        parts = self.to_json(key)
+        try:
+            return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+        except ValueError as error:
+            raise _too_many_digits(error) from error
 
     def decode(self, text: str) -> K:
         return self.from_json(json.loads(text))
 
     def to_json(self, key: Any) -> list[Any]:
+        if not self._is_one(key):
+            raise InvalidKey(f"expected {_name(self.key)} inside the key, got {type(key).__qualname__}: {key!r}")
         values = (
             [getattr(key, name) for name in self.names]
             if self.names is not None and not isinstance(key, tuple)
@@ -201,6 +211,10 @@ class _Record(Generic[K]):
         if len(values) != len(fields):
             raise InvalidKey(f"a key of {_name(self.key)} has {len(fields)} parts; {key!r} has {len(values)}")
         return [field.to_json(value) for field, value in zip(fields, values, strict=True)]
+
+    def _is_one(self, key: object) -> bool:
+        # A dataclass's child may have fields that would not be stored: two keys would become one.
+        return type(key) is self.origin or (isinstance(key, self.origin) and isinstance(key, tuple))
 
     def from_json(self, values: Any) -> K:
         if not isinstance(values, list):
@@ -275,13 +289,15 @@ def _scalar(key: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         if issubclass(key, enum.Enum):
             by_value = {_plain(member.value, key): member for member in key}
             by_text = {str(value): member for value, member in by_value.items()}
+            if len(by_text) < len(by_value):
+                raise TypeError(f"key={key!r}: two members have the same text, so they would be one item: {list(key)}")
             return lambda member: _plain(
                 member.value, key
             ), lambda value: by_value[value] if value in by_value else by_text[value]
         if issubclass(key, uuid.UUID):
             return str, key
         if key is bool:
-            return bool, bool
+            return bool, lambda value: {"True": True, "False": False}[str(value)]
         if issubclass(key, int):
             return int.__int__, key
         if issubclass(key, str):
@@ -290,6 +306,10 @@ def _scalar(key: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         f"key={key!r}: keys are str, int, UUID, enums, or dataclasses, named tuples and tuples of these; "
         "give a KeyCodec (encode, decode) for anything else"
     )
+
+
+def _too_many_digits(error: ValueError) -> KeyTooLong:
+    return KeyTooLong(f"the key holds an integer of too many digits, and {MAX_KEY_BYTES} bytes are allowed: {error}")
 
 
 def _plain(value: Any, key: Any) -> str | int:
