@@ -10,8 +10,9 @@ waiting lock is taken in key order.
 from .statement import Statement
 
 # What a claim may take. Stats count by the same words, so that "ready" is what a claim would hand out.
+# What waits was asked for, whatever it has collected under other settings.
 DUE = """q.available_at <= statement_timestamp() AND q.lease_until <= statement_timestamp()
- AND (%(max)s::int <= 0 OR q.attempts < %(max)s::int OR q.requeue_at IS NOT NULL)"""
+ AND (%(max)s::int <= 0 OR q.attempts < %(max)s::int OR q.requeue_at IS NOT NULL OR q.lease_until = 'epoch')"""
 
 # Neither completed nor stalled: waiting or leased. The predicate of the claim index.
 OPEN = "q.completed_at IS NULL AND q.stalled_at IS NULL"
@@ -106,7 +107,8 @@ CLAIM = Statement(
     upd AS (
      UPDATE workqueue_item q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
       requeue_at = NULL,
-      attempts = CASE WHEN %(max)s::int > 0 AND q.attempts >= %(max)s::int THEN 1 ELSE q.attempts + 1 END
+      attempts = CASE WHEN %(max)s::int > 0 AND q.attempts >= %(max)s::int AND q.requeue_at IS NOT NULL THEN 1
+       ELSE q.attempts + 1 END
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM due))
      RETURNING q.key, q.priority, q.attempts, q.available_at)
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
@@ -133,16 +135,18 @@ DISCOVER = Statement(
     prepare=False,
 )
 
-# Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there.
+# Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
+# wants one to be there: an item that was never claimed has no token, and nor has a waiting row.
 # (IS TRUE keeps the planner from making a join of it, which it would nest: hashed it costs nothing.)
 _ONE_CLAIM = "q.lease_token = %(token)s::bigint"
 _CLAIMS = """((q.key, q.lease_token) IN
       (SELECT t.k, t.t FROM unnest(%(keys)s::text[], %(tokens)s::bigint[]) t(k, t))) IS TRUE"""
-_ANY_LEASE = "q.lease_until > 'epoch'"
+_ANY_LEASE = "true"
 
 _TARGET = """WITH target AS MATERIALIZED (
      SELECT q.key, q.requeue_at, statement_timestamp() AS t FROM workqueue_item q
-     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND {FENCE} AND q.completed_at IS NULL
+     WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {FENCE}
+      AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE)"""
 
 # Where each key has values of its own, they stand at its place in their arrays; no key is named twice.
@@ -188,7 +192,8 @@ FINISH = Statement(
     f"""
     WITH target AS MATERIALIZED (
      SELECT q.key, q.requeue_at, (%(errors)s::text[])[{_PLACE}] AS e, statement_timestamp() AS t FROM workqueue_item q
-     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND {_AT_PLACE} AND q.completed_at IS NULL
+     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {_AT_PLACE}
+      AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE),
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
@@ -210,7 +215,8 @@ _RELEASE = f"""
       statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
       (%(errors)s::text[])[{_PLACE}] AS e, (%(uncounts)s::int[])[{_PLACE}] AS n
      FROM workqueue_item q
-     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND {{FENCE}} AND q.completed_at IS NULL
+     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {{FENCE}}
+      AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE),
     back AS (
      UPDATE workqueue_item q SET lease_until = 'epoch', lease_token = 0, requeue_at = NULL,
@@ -235,7 +241,7 @@ EXTEND = Statement(
     WITH target AS MATERIALIZED (
      SELECT q.key, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_item q
      WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[]) AND q.lease_token = %(token)s::bigint
-      AND q.completed_at IS NULL
+      AND q.lease_until > 'epoch' AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE SKIP LOCKED),
     held AS (
      UPDATE workqueue_item q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
@@ -248,7 +254,7 @@ HELD = Statement(
     "item_held",
     """
     SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[])
-     AND q.lease_token = %(token)s::bigint AND q.completed_at IS NULL
+     AND q.lease_token = %(token)s::bigint AND q.lease_until > 'epoch' AND q.completed_at IS NULL
     """,
 )
 
