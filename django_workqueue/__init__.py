@@ -18,7 +18,42 @@ from .exceptions import (
     UnsupportedDatabase,
     WorkqueueError,
 )
+from .jobs import JobQueue
 from .keyed import Item
 from .keys import KeyCodec
+from .listed import Job
+from .pubsub import Subscriber, publish
 from .queues import Entry, Queue
 from .stats import QueueStats
+from .status import JobStatus
+from .worker import Worker
+
+__all__ = [
+    "EmptyKey",
+    "EnqueueTimeout",
+    "Entry",
+    "HandlerTimeout",
+    "InvalidKey",
+    "InvalidPayload",
+    "Item",
+    "Job",
+    "JobQueue",
+    "JobStatus",
+    "KeyCodec",
+    "KeyDecodeError",
+    "KeyHasControlCharacter",
+    "KeyTooLong",
+    "PartialFailure",
+    "PayloadTooLarge",
+    "PermanentError",
+    "Queue",
+    "QueueClosed",
+    "QueueStats",
+    "Retry",
+    "Subscriber",
+    "UnsupportedDatabase",
+    "Worker",
+    "WorkqueueError",
+    "exponential",
+    "publish",
+]

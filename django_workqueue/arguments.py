@@ -6,12 +6,12 @@ LONGEST = timedelta(days=365_250)  # a thousand years; beyond it lies the end of
 MAX_WHOLE = 2**31 - 1
 
 
-def whole(name: str, value: object, *, least: int) -> int:
+def whole(name: str, value: object, *, least: int, most: int = MAX_WHOLE) -> int:
     """A whole number of at least `least`. Raises `TypeError` or `ValueError`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is a whole number, not {value!r}")
-    if not least <= value <= MAX_WHOLE:
-        raise ValueError(f"{name} lies between {least} and {MAX_WHOLE}; got {value}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} lies between {least} and {most}; got {value}")
     return value
 
 

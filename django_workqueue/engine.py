@@ -67,6 +67,7 @@ class Outcome:
     delay: timedelta = timedelta(0)
     error: BaseException | None = None
     result: Any = None
+    ran: float = 0.0  # seconds that the handler took
 
 
 @dataclass(slots=True)

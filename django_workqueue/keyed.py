@@ -5,9 +5,10 @@ Owns merging, the inbox, folding, claims and settlements on encoded keys. The ty
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -23,6 +24,7 @@ from .floors import InboxFloor
 from .keys import CheckedCodec
 from .leasing import LeasingSource, Row, apart, by_claim, chunks
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
+from .text import error_text
 
 if TYPE_CHECKING:
     from .managers import WorkQuerySet
@@ -34,7 +36,6 @@ T = TypeVar("T")
 
 FOLD_LIMIT = 1000
 FOLD_ROUNDS = 20  # of one claim; the rest waits for the next
-MAX_ERROR = 2000  # characters
 KEPT_ERROR = timedelta(hours=24)  # of an item that ended in PermanentError, where nothing else is retained
 NO_FENCE = Fence(0, 0.0)
 INBOX_OF_BATCHES = 0  # stands where an inbox row names its transaction
@@ -209,9 +210,9 @@ class KeyedSource(LeasingSource):
         done = 0
         for chunk in apart(items, lambda item: item._text):
             named, tokens = fenced(chunk)
-            done += self._here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
+            done += self.here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
         for keys in chunks(sorted(set(texts))):
-            done += self._here(lambda table: table.complete(self.name, keys, keep=keep))  # noqa: B023
+            done += self.here(lambda table: table.complete(self.name, keys, keep=keep))  # noqa: B023
         return done
 
     def release_here(self, items: Sequence[Item[Any]], texts: Sequence[str], *, delay: int, error: str | None) -> int:
@@ -225,7 +226,7 @@ class KeyedSource(LeasingSource):
                 "uncounts": [0] * count,
                 "max_attempts": self.settings.max_attempts,
             }
-            return self._here(lambda table: table.release(self.name, named, tokens, **options))[0]
+            return self.here(lambda table: table.release(self.name, named, tokens, **options))[0]
 
         fenced_off = sum(
             released([item._text for item in chunk], [item._fence.token for item in chunk])
@@ -234,41 +235,17 @@ class KeyedSource(LeasingSource):
         return fenced_off + sum(released(keys, None) for keys in chunks(sorted(set(texts))))
 
     def extend_here(self, items: Sequence[Item[Any]], lease: timedelta) -> list[Item[Any]]:
-        """Renew leases; the items still held. Rows that others hold for a moment are tried again."""
-        by_token: dict[int, list[Item[Any]]] = {}
-        for item in items:
-            by_token.setdefault(item._fence.token, []).append(item)
-        kept: set[tuple[int, str]] = set()
-        for token, group in by_token.items():
-            kept |= {(token, text) for text in self._extend_here(token, sorted({item._text for item in group}), lease)}
-        return [item for item in items if (item._fence.token, item._text) in kept]
-
-    def _extend_here(self, token: int, texts: list[str], lease: timedelta) -> set[str]:
-        extended: set[str] = set()
-        for patience in (0.0, 0.01, 0.05, 0.2, 0.5):
-            time.sleep(patience)
-            missing = [text for text in texts if text not in extended]
-            for chunk in chunks(missing):
-                extended.update(self._here(lambda table: table.extend(self.name, chunk, token, lease)))  # noqa: B023
-            missing = [text for text in missing if text not in extended]
-            if not missing or not self._here(lambda table: table.held(self.name, missing, token)):  # noqa: B023
-                break
-        return extended
+        """Renew leases; the items still held."""
+        return self.extended(items, lease, lambda item: item._text)
 
     def remove_here(self, texts: Sequence[str]) -> int:
         """Delete keys, out of the inbox too."""
-        return sum(self._here(lambda table: table.remove(self.name, keys)) for keys in chunks(sorted(set(texts))))  # noqa: B023
+        return sum(self.here(lambda table: table.remove(self.name, keys)) for keys in chunks(sorted(set(texts))))  # noqa: B023
 
     def reap_here(self) -> int:
         """Stall and reap all there is."""
-        return self._here(self.reap)
-
-    def _here(self, call: Callable[[WorkItemQuerySet], T]) -> T:
-        """Send on the calling thread's connection: again after a deadlock, unless in a transaction of the caller's."""
-        table = self.table()
-        if database.inside_transaction(self.alias):
-            return call(table)
-        return database.retrying(lambda: call(table))
+        reaped: int = self.here(self.reap)
+        return reaped
 
     # for the worker
 
@@ -334,10 +311,6 @@ class KeyedSource(LeasingSource):
         """The keys whose rows still carry the token."""
         return self.table(connection).held(self.name, idents, token)
 
-    def register_on(self, connection: Connection) -> None:
-        """Tell the table of queues that this one exists."""
-        lanes.register_queue(connection, self.name, self.face, self.described())
-
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
         return {
@@ -353,22 +326,27 @@ class KeyedSource(LeasingSource):
 
     def reap(self, table: WorkItemQuerySet, rounds: int | None = None) -> int:
         """Stall lapsed last attempts and delete what was retained long enough; how many were deleted."""
-        limit = self.settings.reap_batch
-        if self.settings.max_attempts:
-            table.stall(self.name, self.settings.max_attempts, limit=limit)
-        reaped = 0
-        while rounds is None or rounds > 0:
-            batch = table.reap(self.name, self.settings.retention or KEPT_ERROR, limit=limit)
-            reaped += batch
-            if batch < limit:
-                break
-            rounds = None if rounds is None else rounds - 1
-        return reaped
+        limit, most = self.settings.reap_batch, self.settings.max_attempts
+        if most:
+            _in_rounds(rounds, limit, lambda: table.stall(self.name, most, limit=limit))
+        retention = self.settings.retention or KEPT_ERROR
+        return _in_rounds(rounds, limit, lambda: table.reap(self.name, retention, limit=limit))
 
 
 def _text_of(outcome: Outcome) -> str:
     text: str = outcome.work._text
     return text
+
+
+def _in_rounds(rounds: int | None, limit: int, call: Callable[[], int]) -> int:
+    """Repeat a call that does up to `limit`, until it does less or the rounds are over; how much it did."""
+    done = 0
+    for _ in itertools.repeat(None) if rounds is None else range(rounds):
+        batch = call()
+        done += batch
+        if batch < limit:
+            break
+    return done
 
 
 class KeyLane(lanes.CommitLane[Waiting, None]):
@@ -418,16 +396,3 @@ def fenced(items: Sequence[Item[Any]]) -> tuple[list[str], list[int] | int]:
     """The items' encoded keys, with the token that they have in common, or else the token of each."""
     tokens = [item._fence.token for item in items]
     return [item._text for item in items], tokens[0] if len(set(tokens)) == 1 else tokens
-
-
-def due_after(delay: timedelta) -> float:
-    """When a delayed enqueue is due on the monotonic clock, so that waiting in memory counts; 0.0 for now."""
-    return time.monotonic() + delay.total_seconds() if delay > timedelta(0) else 0.0
-
-
-def error_text(error: BaseException | str | None) -> str | None:
-    """`Type: message`, as it is stored: cut, and of characters that a text column takes."""
-    if error is None:
-        return None
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[:MAX_ERROR]

@@ -106,12 +106,17 @@ def check_name(name: object) -> str:
     """The name of a queue, if it can be one. Raises `TypeError` or `ValueError` saying what was given."""
     if not isinstance(name, str):
         raise TypeError(f"a queue's name is a str, not {name!r}")
-    if _CONTROL.search(name):
+    if has_control_characters(name):
         raise ValueError(f"a queue's name holds no control characters: {name!r}")
     size = len(name.encode())
     if not 1 <= size <= MAX_NAME_BYTES:
         raise ValueError(f"a queue's name has 1 to {MAX_NAME_BYTES} bytes; {name[:40]!r} has {size}")
     return name
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether the text holds control characters or lone surrogates."""
+    return _CONTROL.search(text) is not None
 
 
 def check_priority(priority: object) -> int:

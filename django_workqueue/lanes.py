@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
@@ -51,10 +52,11 @@ class Commits:
             forget=self.connection.forget,
             idle_after=_idle_after,
         )
-        self.waker = notify.Waker(alias, self.connection, self._submit)
+        self.waker = notify.Waker(alias, self.connection, self.batcher.submit)
 
-    def _submit(self, lane: Any, entries: Sequence[Any], timeout: float) -> object:
-        return self.batcher.submit(lane, entries, max(timeout, 1e-6))
+    def post(self, lane: CommitLane[E, Any], entries: Sequence[E]) -> None:
+        """Have entries written without waiting for it."""
+        self.batcher.post(lane, entries)
 
 
 class CommitLane(ABC, Generic[E, R]):
@@ -99,6 +101,11 @@ def commits(alias: str) -> Commits:
             if found is None:
                 found = _commits[alias] = Commits(alias)
     return found
+
+
+def due_after(delay: timedelta) -> float:
+    """When a delayed enqueue is due on the monotonic clock, so that waiting in memory counts; 0.0 for now."""
+    return time.monotonic() + delay.total_seconds() if delay > timedelta(0) else 0.0
 
 
 def wake_later(alias: str, queue: str) -> None:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from django.db import connections
 
 from . import database, lanes
+from .database import Connection
 from .engine import Claim, Fence, Outcome, Source
 from .floors import MAX_RANKS, Floors, Position
 from .managers import Claimed, Interval, WorkQuerySet, new_token
 from .sql import Statement, queues
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 MAX_STATEMENT = 1000  # rows that one statement of ours names
-MAX_PLACED = 250  # where each has values of its own, whose lookup grows with the square
 
 # (ident, priority, attempts, available µs, reclaimed, …)
 Row = tuple[Any, ...]
@@ -51,6 +52,45 @@ class LeasingSource(Source):
     def commits(self) -> lanes.Commits:
         """The group commit that the queue's enqueues join."""
 
+    @abstractmethod
+    def table(self, connection: Connection | None = None) -> Any:
+        """The statements: on the calling thread's connection, or on one of our own."""
+
+    def here(self, call: Callable[[Any], T]) -> T:
+        """Send on the calling thread's connection: again after a deadlock, unless in a transaction of the caller's."""
+        table = self.table()
+        if database.inside_transaction(self.alias):
+            return call(table)
+        return database.retrying(lambda: call(table))
+
+    def extended(self, works: Sequence[W], lease: timedelta, ident: Callable[[W], Any]) -> list[W]:
+        """Renew leases by hand; the works still held. Rows that others hold for a moment are tried again."""
+        by_token: dict[int, set[Any]] = {}
+        for work in works:
+            by_token.setdefault(_token(work), set()).add(ident(work))
+        kept = {token: self._extended(token, sorted(idents), lease) for token, idents in by_token.items()}
+        return [work for work in works if ident(work) in kept[_token(work)]]
+
+    def _extended(self, token: int, idents: list[Any], lease: timedelta) -> set[Any]:
+        extended: set[Any] = set()
+        for patience in (0.0, 0.01, 0.05, 0.2, 0.5):
+            time.sleep(patience)
+            missing = [ident for ident in idents if ident not in extended]
+            for chunk in chunks(missing):
+                extended.update(self.here(lambda table: table.extend(self.name, chunk, token, lease)))  # noqa: B023
+            missing = [ident for ident in missing if ident not in extended]
+            if not missing or not self.here(lambda table: table.held(self.name, missing, token)):  # noqa: B023
+                break
+        return extended
+
+    def register_on(self, connection: Connection) -> None:
+        """Tell the table of queues that this one exists."""
+        lanes.register_queue(connection, self.name, self.face, self.described())
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """The settings, for people."""
+
     def pause_here(self) -> None:
         """Note that the queue is paused."""
         self._queues_here(queues.PAUSE, {"face": self.face})
@@ -78,17 +118,19 @@ class LeasingSource(Source):
         rows: list[Row] = []
         while look is not None:
             claimed = take(look.intervals, limit - len(rows), fence.token)
+            rows += claimed.rows
+            if claimed.skipped:
+                return self._ordered(fence, lease, rows, full=True)  # what was left must not lie behind a floor
             self.floors.learn(
                 look,
                 claimed.at,
                 claimed.took,
-                limit=limit - len(rows),
+                limit=limit - len(rows) + len(claimed.rows),
                 last=_last(claimed.rows),
                 count=len(claimed.rows),
             )
-            rows += claimed.rows
             look = self.floors.look_again() if len(rows) < limit and not look.beginning else None
-        return self._ordered(fence, lease, rows, limit)
+        return self._ordered(fence, lease, rows, full=len(rows) >= limit)
 
     def lease_rows_inside(
         self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta
@@ -98,12 +140,12 @@ class LeasingSource(Source):
         floors = Floors(self.first_ident)
         floors.discovered(self.discover(table))
         claimed = take(floors.look().intervals, limit, fence.token)
-        return self._ordered(fence, lease, claimed.rows, limit)
+        return self._ordered(fence, lease, claimed.rows, full=len(claimed.rows) >= limit)
 
     @staticmethod
-    def _ordered(fence: Fence, lease: timedelta, rows: list[Row], limit: int) -> tuple[Claim, list[Row]]:
+    def _ordered(fence: Fence, lease: timedelta, rows: list[Row], *, full: bool) -> tuple[Claim, list[Row]]:
         rows.sort(key=lambda row: (-row[1], row[3], row[0]))
-        return Claim(fence, lease, [], sum(row[4] for row in rows), len(rows) >= limit), rows
+        return Claim(fence, lease, [], sum(row[4] for row in rows), full), rows
 
     def discover(self, table: WorkQuerySet[Any]) -> list[int]:
         """The ranks in use, the loudest `MAX_RANKS` of them."""
@@ -111,6 +153,11 @@ class LeasingSource(Source):
 
     @abstractmethod
     def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]: ...
+
+
+def _token(work: Any) -> int:
+    token: int = work._fence.token
+    return token
 
 
 def _last(rows: Collection[Row]) -> dict[int, Position]:
@@ -129,11 +176,11 @@ def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequenc
         yield sequence[start : start + size]
 
 
-def apart(outcomes: Sequence[T], ident: Callable[[T], Hashable], size: int = MAX_PLACED) -> Iterator[list[T]]:
-    """The same for statements that may name nothing twice (a straggler and its successor may settle together)."""
-    rest = list(outcomes)
+def apart(outcomes: Sequence[T], ident: Callable[[T], Any], size: int = MAX_STATEMENT) -> Iterator[list[T]]:
+    """Sorted pieces that name nothing twice (a straggler and its successor may settle together)."""
+    rest = sorted(outcomes, key=ident)
     while rest:
-        chunk: dict[Hashable, T] = {}
+        chunk: dict[Any, T] = {}
         later: list[T] = []
         for outcome in rest:
             if len(chunk) == size or chunk.setdefault(ident(outcome), outcome) is not outcome:
@@ -142,18 +189,18 @@ def apart(outcomes: Sequence[T], ident: Callable[[T], Hashable], size: int = MAX
         rest = later
 
 
-def by_claim(outcomes: Sequence[Outcome]) -> Iterator[Sequence[Outcome]]:
-    """Outcomes of one claim each where claims are large, else many small ones together.
+def by_claim(outcomes: Sequence[Outcome], ident: Callable[[Outcome], Any]) -> Iterator[list[Outcome]]:
+    """Sorted pieces of one claim each where claims are large, else of many small ones together.
 
-    A statement fenced by one token costs half of one fenced by an array of them.
+    A statement fenced by one token is cheaper than one fenced by an array of them.
     """
     groups: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault(outcome.work._fence.token, []).append(outcome)
+        groups.setdefault(_token(outcome.work), []).append(outcome)
     small: list[Outcome] = []
     for group in groups.values():
         if len(group) >= 32 or len(groups) == 1:
-            yield from chunks(group)
+            yield from apart(group, ident)
         else:
             small += group
-    yield from chunks(small)
+    yield from apart(small, ident)

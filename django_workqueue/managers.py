@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,7 +17,7 @@ from django.db import connections, models
 
 from . import database
 from .database import Connection, Rows
-from .sql import Statement, items
+from .sql import Statement, items, jobs
 
 if TYPE_CHECKING:
     from .models import WorkItem, WorkJob  # noqa: F401 - in the strings of generic bases
@@ -49,6 +49,7 @@ class Claimed:
     at: int
     took: int
     rows: list[tuple[Any, ...]]
+    skipped: int = 0  # due, but left for a later claim
 
 
 class WorkQuerySet(models.QuerySet[M]):
@@ -210,8 +211,153 @@ class WorkItemManager(models.Manager.from_queryset(WorkItemQuerySet)):  # type: 
     use_in_migrations = False
 
 
+@dataclass(slots=True)
+class NewJobs:
+    """Jobs to insert, as columns; delays and absolute times (0 for none) in µs."""
+
+    kinds: list[str] = field(default_factory=list)
+    payloads: list[str] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    maxima: list[int] = field(default_factory=list)
+    delays: list[int] = field(default_factory=list)
+    run_ats: list[int] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+
+    def params(self) -> dict[str, Any]:
+        """As the statements name them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class Settling:
+    """Jobs with what became of them, as columns, sorted by id and none twice. Times in µs, errors in JSON."""
+
+    ids: list[int]
+    tokens: list[int]
+    ran: list[int]
+    worker: str
+
+    def params(self) -> dict[str, Any]:
+        """As the statements name them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
-    """The job queue's statements."""
+    """The job queue's statements. Payloads and results are JSON text."""
+
+    def allot(self, count: int) -> list[int]:
+        """Ids for jobs to come, ascending."""
+        return [number for (number,) in self.send(jobs.ALLOT, "", {"count": count})]
+
+    def enqueue(self, queue: str, ids: Sequence[int], new: NewJobs) -> list[int]:
+        """Insert jobs under ids allotted before; the ids of those that were not there yet."""
+        return [number for (number,) in self.send(jobs.ENQUEUE, queue, {"ids": ids, **new.params()})]
+
+    def enqueue_inside(self, queue: str, new: NewJobs) -> list[int]:
+        """Insert jobs in a caller's transaction; their ids in order."""
+        return sorted(number for (number,) in self.send(jobs.ENQUEUE_INSIDE, queue, new.params()))
+
+    def restamp(self, queue: str, ids: Sequence[int]) -> None:
+        """Let pending jobs be available from now, not from before."""
+        self.send(jobs.RESTAMP, queue, {"ids": ids})
+
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        lease: timedelta,
+        *,
+        token: int,
+        intervals: Sequence[Interval],
+        kinds: list[str] | None,
+        mark: bool,
+        worker: str,
+        lapsed: int,
+    ) -> Claimed:
+        """Lease up to `limit` due jobs under `token`, of which at most `lapsed` had a lease that lapsed.
+
+        `mark` counts them as started at once.
+        """
+        lo, since, after, hi = map(list, zip(*intervals, strict=True))
+        rows = self.send(
+            jobs.CLAIM,
+            queue,
+            {
+                "lo": lo,
+                "since": since,
+                "after": after,
+                "hi": hi,
+                "limit": limit,
+                "lease": microseconds(lease),
+                "token": token,
+                "kinds": kinds,
+                "mark": mark,
+                "worker": worker,
+                "lapsed": lapsed,
+            },
+        )
+        at, took, skipped = rows[0][:3]
+        return Claimed(at, took, [row[3:] for row in rows if row[3] is not None], skipped)
+
+    def discover(self, queue: str, *, limit: int) -> list[int]:
+        """The ranks (negated priorities) in use, lowest first."""
+        return [rank for (rank,) in self.send(jobs.DISCOVER, queue, {"limit": limit})]
+
+    def start(self, queue: str, ids: Sequence[int], tokens: Sequence[int], worker: str) -> list[int]:
+        """Count the attempts of leased jobs that are about to start; those that may."""
+        params = {"ids": ids, "tokens": tokens, "worker": worker}
+        return [number for (number,) in self.send(jobs.START, queue, params)]
+
+    def complete(self, queue: str, settling: Settling, results: Sequence[str | None], *, keep: bool) -> int:
+        """Finish leased jobs, with their results."""
+        if not keep:
+            return self._number(jobs.COMPLETE_DELETE, queue, {"ids": settling.ids, "tokens": settling.tokens})
+        return self._number(jobs.COMPLETE_KEEP, queue, settling.params() | {"results": results})
+
+    def fail(
+        self,
+        queue: str,
+        settling: Settling,
+        *,
+        delays: Sequence[int],
+        errors: Sequence[str | None],
+        finals: Sequence[bool],
+        uncounts: Sequence[int],
+    ) -> dict[int, str | None]:
+        """Give leased jobs back or bury them; the outcome of each that was still ours."""
+        params = {"delays": delays, "errors": errors, "finals": finals, "uncounts": uncounts}
+        return dict(self.send(jobs.FAIL, queue, settling.params() | params))
+
+    def extend(self, queue: str, ids: Sequence[int], token: int, lease: timedelta) -> list[int]:
+        """Renew leases without waiting and without shortening; the ids renewed."""
+        params = {"ids": ids, "token": token, "lease": microseconds(lease)}
+        return [number for (number,) in self.send(jobs.EXTEND, queue, params)]
+
+    def held(self, queue: str, ids: Sequence[int], token: int) -> list[int]:
+        """Which of the jobs are still leased under `token`."""
+        return [number for (number,) in self.send(jobs.HELD, queue, {"ids": ids, "token": token})]
+
+    def cancel(self, queue: str, ids: Sequence[int]) -> int:
+        """Cancel pending and running jobs."""
+        return self._number(jobs.CANCEL, queue, {"ids": ids})
+
+    def retry(self, queue: str, ids: Sequence[int]) -> int:
+        """Let dead and cancelled jobs start afresh."""
+        return self._number(jobs.RETRY, queue, {"ids": ids})
+
+    def bury(self, queue: str, error: str, *, limit: int) -> int:
+        """Let jobs be dead whose last attempt started and lapsed."""
+        return self._number(jobs.BURY, queue, {"error": error, "limit": limit})
+
+    def prune(self, queue: str, outcome: str, retention: timedelta, *, limit: int) -> int:
+        """Delete up to `limit` jobs that ended so, longer ago than `retention`."""
+        params = {"outcome": outcome, "retention": microseconds(retention), "limit": limit}
+        return self._number(jobs.PRUNE, queue, params)
+
+    def stats(self, queue: str, *, max_attempts: int = 0) -> tuple[int, int, int, int, int, int]:
+        """Exact counts: ready, scheduled, leased, dead, completed; and the oldest ready job's age in µs."""
+        ready, scheduled, leased, dead, completed, oldest = self.send(jobs.STATS, queue, {})[0]
+        return ready, scheduled, leased, dead, completed, oldest
 
 
 class WorkJobManager(models.Manager.from_queryset(WorkJobQuerySet)):  # type: ignore[misc]

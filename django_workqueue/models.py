@@ -10,6 +10,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from .managers import WorkItemManager, WorkJobManager
+from .status import JobStatus
+from .text import told
 
 
 class HistogramField(models.Field):  # type: ignore[type-arg]
@@ -79,6 +81,18 @@ class WorkJob(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue}: {self.kind} {self.id}"
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands. A lapsed lease counts as running until somebody takes it up."""
+        if self.outcome is not None:
+            return JobStatus(self.outcome)
+        return JobStatus.RUNNING if self.lease_token else JobStatus.PENDING
+
+    @property
+    def last_error(self) -> str | None:
+        """The newest error as `Type: message`."""
+        return told(self.errors[-1]) if self.errors else None
 
 
 class InboxEntry(models.Model):

@@ -16,10 +16,12 @@ from asgiref.sync import sync_to_async
 from . import arguments, database, engine, stats
 from .backoff import Backoff, exponential
 from .faces import Face
-from .keyed import Item, KeyedSource, Settings, Waiting, due_after, error_text
+from .keyed import Item, KeyedSource, Settings, Waiting
 from .keys import CheckedCodec, KeyCodec, check_name, check_priority
+from .lanes import due_after
 from .managers import microseconds
 from .stats import QueueStats
+from .text import error_text
 
 K = TypeVar("K")
 F = TypeVar("F", bound=Callable[..., Any])

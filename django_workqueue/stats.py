@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from .managers import WorkItemQuerySet
+from .managers import WorkItemQuerySet, WorkJobQuerySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class QueueStats:
     oldest_ready_age: timedelta
 
 
-def exact(table: WorkItemQuerySet, queue: str, *, max_attempts: int) -> QueueStats:
+def exact(table: WorkItemQuerySet | WorkJobQuerySet, queue: str, *, max_attempts: int = 0) -> QueueStats:
     """Counted, which takes as long as the queue is."""
     ready, scheduled, leased, stalled, completed, oldest = table.stats(queue, max_attempts=max_attempts)
     return QueueStats(

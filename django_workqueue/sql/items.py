@@ -9,10 +9,13 @@ waiting lock is taken in key order.
 
 from .statement import Statement
 
+# What was asked for again during its last attempt starts afresh, so that it always has one left. What waits was
+# asked for as well, whatever it has collected under other settings.
+ATTEMPTS_LEFT = """(%(max)s::int <= 0 OR q.attempts < %(max)s::int OR q.requeue_at IS NOT NULL
+ OR q.lease_until = 'epoch')"""
+
 # What a claim may take. Stats count by the same words, so that "ready" is what a claim would hand out.
-# What waits was asked for, whatever it has collected under other settings.
-DUE = """q.available_at <= statement_timestamp() AND q.lease_until <= statement_timestamp()
- AND (%(max)s::int <= 0 OR q.attempts < %(max)s::int OR q.requeue_at IS NOT NULL OR q.lease_until = 'epoch')"""
+DUE = f"q.available_at <= statement_timestamp() AND q.lease_until <= statement_timestamp() AND {ATTEMPTS_LEFT}"
 
 # Neither completed nor stalled: waiting or leased. The predicate of the claim index.
 OPEN = "q.completed_at IS NULL AND q.stalled_at IS NULL"
@@ -137,10 +140,8 @@ DISCOVER = Statement(
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
 # wants one to be there: an item that was never claimed has no token, and nor has a waiting row.
-# (IS TRUE keeps the planner from making a join of it, which it would nest: hashed it costs nothing.)
 _ONE_CLAIM = "q.lease_token = %(token)s::bigint"
-_CLAIMS = """((q.key, q.lease_token) IN
-      (SELECT t.k, t.t FROM unnest(%(keys)s::text[], %(tokens)s::bigint[]) t(k, t))) IS TRUE"""
+_CLAIMS = "q.lease_token = (%(tokens)s::bigint[])[width_bucket(q.key, %(keys)s::text[])]"
 _ANY_LEASE = "true"
 
 _TARGET = """WITH target AS MATERIALIZED (
@@ -149,9 +150,9 @@ _TARGET = """WITH target AS MATERIALIZED (
       AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE)"""
 
-# Where each key has values of its own, they stand at its place in their arrays; no key is named twice.
-_PLACE = "array_position(%(keys)s::text[], q.key)"
-_AT_PLACE = f"q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"
+# Where each key has values of its own, they stand at its place in arrays beside the keys, which come sorted and
+# none of them twice: width_bucket is a binary search. (A join would be nested: the planner expects one row.)
+_PLACE = "width_bucket(q.key, %(keys)s::text[])"
 
 # Asked for again while it was leased: due afresh. Nothing else turns requeue_at into work.
 _AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)),
@@ -192,7 +193,7 @@ FINISH = Statement(
     f"""
     WITH target AS MATERIALIZED (
      SELECT q.key, q.requeue_at, (%(errors)s::text[])[{_PLACE}] AS e, statement_timestamp() AS t FROM workqueue_item q
-     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {_AT_PLACE}
+     WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {_CLAIMS}
       AND q.completed_at IS NULL
      ORDER BY q.key FOR UPDATE),
     again AS (
@@ -231,7 +232,7 @@ _RELEASE = f"""
      FROM target WHERE q.queue = {{Q}} AND q.key = target.key AND q.key = ANY (ARRAY(SELECT key FROM target))
      RETURNING q.key, q.stalled_at IS NOT NULL AS stalled)
     SELECT count(*), count(*) FILTER (WHERE stalled) FROM back"""
-RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _AT_PLACE))
+RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _CLAIMS))
 RELEASE_ANY = Statement("item_release_any", _RELEASE.replace("{FENCE}", _ANY_LEASE))
 
 # Never waits (the handler may hold its own row in its own atomic()) and never shortens.

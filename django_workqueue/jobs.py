@@ -1,0 +1,328 @@
+"""`JobQueue`: a list of jobs, each a kind with a JSON payload.
+
+The typed face of the engine in `listed.py`: checks arguments, and chooses how a call reaches the database.
+Knows no SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.utils import timezone
+
+from . import arguments, database, engine, payloads, stats
+from .backoff import Backoff, exponential
+from .exceptions import PermanentError
+from .faces import Face
+from .keys import check_name, check_priority, has_control_characters
+from .lanes import due_after
+from .listed import Job, ListedSource, Settings, Waiting
+from .payloads import JSON
+from .stats import QueueStats
+from .status import JobStatus
+
+if TYPE_CHECKING:
+    from .models import WorkJob
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_KIND_BYTES = 512
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class JobQueue(Face[ListedSource]):
+    """A durable list of jobs, each delivered at least once until it has an outcome.
+
+    `using` is the database alias (None: `WORKQUEUE_DATABASE`). `retention` is how long completed and cancelled
+    jobs are kept (0 deletes on completion, with the result), `dead_retention` how long dead letters are. All
+    objects of one name in a process must agree, or `ValueError` is raised.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        using: str | None = None,
+        max_attempts: int = 5,
+        retention: timedelta = timedelta(days=1),
+        dead_retention: timedelta = timedelta(days=30),
+    ) -> None:
+        check_name(name)
+        settings = Settings(
+            max_attempts=arguments.whole("max_attempts", max_attempts, least=1),
+            retention=arguments.not_negative("retention", retention),
+            dead_retention=arguments.not_negative("dead_retention", dead_retention),
+        )
+        super().__init__(
+            engine.register(using, name, lambda: ListedSource(name, using, settings), settings.difference_from)
+        )
+
+    # Producing
+
+    def enqueue(
+        self,
+        kind: str,
+        payload: JSON = None,
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add a job, due at `run_at` or after `delay` (else now); its id, once it is durable.
+
+        Inside `atomic()` on the queue's database it becomes so with the commit. Raises `InvalidPayload`,
+        `QueueClosed`, `EnqueueTimeout`, and `ValueError` for a naive `run_at` under `USE_TZ`.
+        """
+        options = self._options(kind, run_at, delay, priority, max_attempts)
+        return self._enqueue([self._waiting(kind, payload, options)], timeout)[0]
+
+    def enqueue_many(
+        self,
+        kind: str,
+        payloads: Iterable[JSON],
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """Add a job for each payload; their ids, in order. None is added if a payload is refused."""
+        options = self._options(kind, run_at, delay, priority, max_attempts)
+        return self._enqueue([self._waiting(kind, payload, options) for payload in payloads], timeout)
+
+    async def aenqueue(
+        self,
+        kind: str,
+        payload: JSON = None,
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """`enqueue` for coroutines: awaits, and takes no thread."""
+        options = self._options(kind, run_at, delay, priority, max_attempts)
+        return (await self._aenqueue([self._waiting(kind, payload, options)], timeout))[0]
+
+    async def aenqueue_many(
+        self,
+        kind: str,
+        payloads: Iterable[JSON],
+        *,
+        run_at: datetime | None = None,
+        delay: timedelta | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """`enqueue_many` for coroutines."""
+        options = self._options(kind, run_at, delay, priority, max_attempts)
+        return await self._aenqueue([self._waiting(kind, payload, options) for payload in payloads], timeout)
+
+    def _options(
+        self,
+        kind: str,
+        run_at: datetime | None,
+        delay: timedelta | None,
+        priority: int,
+        max_attempts: int | None,
+    ) -> tuple[int, float, int, int]:
+        """The checked options of a job: priority, when due, absolute time, attempts."""
+        check_kind(kind)
+        check_priority(priority)
+        if run_at is not None and delay is not None:
+            raise ValueError(f"give run_at or delay, not both; got run_at={run_at!r} and delay={delay!r}")
+        most = self.source.settings.max_attempts
+        if max_attempts is not None:
+            most = arguments.whole("max_attempts", max_attempts, least=1)
+        due = 0.0 if delay is None else due_after(arguments.delay(delay))
+        return priority, due, 0 if run_at is None else epoch_us(run_at), most
+
+    def _waiting(self, kind: str, payload: JSON, options: tuple[int, float, int, int]) -> Waiting:
+        return Waiting(kind, payloads.dumps(payload), *options, metadata="{}")
+
+    def _enqueue(self, waiting: list[Waiting], timeout: float | None) -> list[int]:
+        timeout = self._admit(timeout)
+        if not waiting:
+            return []
+        source = self.source
+        if database.inside_transaction(source.alias):
+            ids = source.enqueue_inside(waiting)
+        else:
+            ids = source.commits.batcher.submit(source.lane, waiting, timeout) or []
+        engine.enqueued(source)
+        return ids
+
+    async def _aenqueue(self, waiting: list[Waiting], timeout: float | None) -> list[int]:
+        timeout = self._admit(timeout)
+        if not waiting:
+            return []
+        source = self.source
+        if await database.ainside_transaction(source.alias):
+            ids = await sync_to_async(source.enqueue_inside)(waiting)
+        else:
+            ids = await source.commits.batcher.asubmit(source.lane, waiting, timeout) or []
+        if engine.after_enqueue:
+            await sync_to_async(engine.enqueued)(source)
+        return ids
+
+    # Consuming by hand
+
+    def claim(
+        self, limit: int | None = None, lease: timedelta = timedelta(seconds=60), kinds: Iterable[str] | None = None
+    ) -> list[Job]:
+        """Lease up to `limit` due jobs (None: 500) of the given kinds (None: of any).
+
+        The loudest first, then by the time they became due, then by id. Each counts as an attempt.
+        """
+        most = self.source.max_claim
+        limit = most if limit is None else min(arguments.whole("limit", limit, least=1), most)
+        named = None if kinds is None else sorted({check_kind(kind) for kind in kinds})
+        return self.source.claim_here(limit, arguments.positive("lease", lease), named)
+
+    def complete(self, *jobs: Job, result: JSON = None) -> int:
+        """Finish claimed jobs, fenced on their leases; how many were."""
+        return self.source.complete_here(self._own(jobs), result)
+
+    def fail(self, job: Job, error: BaseException, *, retry_in: timedelta | None = None) -> JobStatus | None:
+        """Note a claimed job's error: PENDING again after `retry_in` (None: its backoff), or DEAD, or None: lease lost.
+
+        Dead when its attempts are used up, or at once by a `PermanentError`.
+        """
+        (job,) = self._own([job])
+        pause = self.source.backoff_of(job) if retry_in is None else arguments.delay(retry_in)
+        final = isinstance(error, PermanentError)
+        outcome = self.source.fail_here(job, error, retry_in=pause, final=final)
+        return None if outcome is None else JobStatus(outcome)
+
+    def extend(self, *jobs: Job, lease: timedelta) -> list[Job]:
+        """Let leases end no sooner than `lease` from now; the jobs still held."""
+        return self.source.extend_here(self._own(jobs), arguments.positive("lease", lease))
+
+    def cancel(self, *ids: int) -> int:
+        """Cancel pending jobs, and running ones: their handlers can see it, and their outcome is dropped."""
+        return self.source.cancel_here(check_ids(ids))
+
+    def retry(self, *ids: int) -> int:
+        """Let dead or cancelled jobs start afresh, attempts 0; how many did."""
+        return self.source.retry_here(check_ids(ids))
+
+    def get(self, id: int) -> WorkJob:  # noqa: A002 - the contract's name
+        """The job's row, whatever its state. Raises `WorkJob.DoesNotExist`."""
+        row: WorkJob = self.source.table().get(queue=self.name, id=id)
+        return row
+
+    def prune(self, older_than: timedelta) -> int:
+        """Delete what was completed, cancelled or died longer ago; how many."""
+        return self.source.prune_here(arguments.not_negative("older_than", older_than))
+
+    def stats(self, *, exact: bool = True) -> QueueStats:
+        """How many jobs are in which state, dead ones as `stalled`; `exact=False` bounds the cost by estimating."""
+        read = stats.exact if exact else stats.bounded
+        return read(self.source.table(), self.name)
+
+    async def aclaim(
+        self, limit: int | None = None, lease: timedelta = timedelta(seconds=60), kinds: Iterable[str] | None = None
+    ) -> list[Job]:
+        """`claim` for coroutines."""
+        return await sync_to_async(self.claim)(limit, lease, kinds)
+
+    async def acomplete(self, *jobs: Job, result: JSON = None) -> int:
+        """`complete` for coroutines."""
+        return await sync_to_async(self.complete)(*jobs, result=result)
+
+    async def afail(self, job: Job, error: BaseException, *, retry_in: timedelta | None = None) -> JobStatus | None:
+        """`fail` for coroutines."""
+        return await sync_to_async(self.fail)(job, error, retry_in=retry_in)
+
+    async def aextend(self, *jobs: Job, lease: timedelta) -> list[Job]:
+        """`extend` for coroutines."""
+        return await sync_to_async(self.extend)(*jobs, lease=lease)
+
+    async def acancel(self, *ids: int) -> int:
+        """`cancel` for coroutines."""
+        return await sync_to_async(self.cancel)(*ids)
+
+    async def aretry(self, *ids: int) -> int:
+        """`retry` for coroutines."""
+        return await sync_to_async(self.retry)(*ids)
+
+    async def aget(self, id: int) -> WorkJob:  # noqa: A002 - the contract's name
+        """`get` for coroutines."""
+        return await sync_to_async(self.get)(id)
+
+    async def aprune(self, older_than: timedelta) -> int:
+        """`prune` for coroutines."""
+        return await sync_to_async(self.prune)(older_than)
+
+    async def astats(self, *, exact: bool = True) -> QueueStats:
+        """`stats` for coroutines."""
+        return await sync_to_async(self.stats)(exact=exact)
+
+    # Consuming with the worker
+
+    def handler(
+        self,
+        kind: str,
+        *,
+        lease: timedelta = timedelta(seconds=60),
+        timeout: timedelta | None = None,
+        backoff: Backoff = exponential(),
+        concurrency: int | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function, sync or async, that the worker calls with each `Job` of this kind.
+
+        What it returns is the result; an exception is an attempt that failed, tried again after
+        `backoff(attempts)`. `lease` is renewed while the handler runs, up to `timeout`. `concurrency` bounds how
+        many run at once in one process. A kind has one handler: a second raises `ValueError`.
+        """
+        return self._decorator(
+            kind=check_kind(kind), lease=lease, timeout=timeout, backoff=backoff, concurrency=concurrency, size=None
+        )
+
+    def _own(self, jobs: Iterable[Job]) -> list[Job]:
+        jobs = list(jobs)
+        for job in jobs:
+            if not isinstance(job, Job):
+                raise TypeError(f"expected jobs that were claimed from queue {self.name!r}, not {job!r}")
+            if job.queue != self.name:
+                raise ValueError(f"{job!r} was claimed from queue {job.queue!r}, not from {self.name!r}")
+        return jobs
+
+
+def check_kind(kind: object) -> str:
+    """The kind, if it is one. Raises `TypeError` or `ValueError` saying what was given."""
+    if not isinstance(kind, str):
+        raise TypeError(f"a job's kind is a str, not {kind!r}")
+    if has_control_characters(kind):
+        raise ValueError(f"a job's kind holds no control characters: {kind!r}")
+    size = len(kind.encode())
+    if not 1 <= size <= MAX_KIND_BYTES:
+        raise ValueError(f"a job's kind has 1 to {MAX_KIND_BYTES} bytes; {kind[:40]!r} has {size}")
+    return kind
+
+
+def check_ids(ids: Iterable[object]) -> list[int]:
+    """Job ids. Raises `TypeError` or `ValueError`."""
+    return [arguments.whole("a job's id", number, least=1, most=2**63 - 1) for number in ids]
+
+
+def epoch_us(moment: object) -> int:
+    """An absolute time in µs since the epoch. Raises `TypeError`, or `ValueError` for a naive one under `USE_TZ`."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"run_at is a datetime, not {moment!r}")
+    if timezone.is_naive(moment):
+        if settings.USE_TZ:
+            raise ValueError(
+                f"run_at has no time zone: {moment!r}. USE_TZ is on, so give an aware datetime (django.utils.timezone)."
+            )
+        moment = timezone.make_aware(moment)
+    return (moment - EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,483 @@
+"""The job queue's engine: what all `JobQueue` objects of one name in a process share.
+
+Owns inserting, claims and settlements of jobs with JSON payloads. The typed face is `jobs.JobQueue`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from django.conf import settings as django_settings
+from django.db import connections
+from django.utils import timezone
+
+from . import database, lanes, payloads
+from .database import Connection
+from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
+from .exceptions import InvalidPayload
+from .leasing import LeasingSource, Row, apart, chunks
+from .managers import Claimed, Interval, NewJobs, Settling, WorkJobQuerySet, microseconds
+from .text import cut, exception_path, told
+
+if TYPE_CHECKING:
+    from .managers import WorkQuerySet
+
+T = TypeVar("T")
+
+MAX_CLAIM = 500
+LAPSED_AT_ONCE = 10  # of one claim: what kills its worker takes no more than these with it again
+ALLOT_AT_LEAST = 200
+LATE = 0.5  # seconds that a transaction may stay open before its jobs are stamped anew
+PRUNE_BATCH = 1000
+MAX_TRACEBACK = 20_000  # characters
+NO_FENCE = Fence(0, 0.0)
+LAPSED = json.dumps({"type": "django_workqueue.LeaseLapsed", "message": "the lease lapsed during the last attempt"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A claimed job. `attempts` is 1 on the first delivery; times are aware under `USE_TZ`, else local."""
+
+    id: int
+    queue: str
+    kind: str
+    payload: payloads.JSON
+    attempts: int
+    max_attempts: int
+    priority: int
+    run_at: datetime
+    enqueued_at: datetime
+    last_error: str | None = None
+    reclaimed: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled, or its lease is lost: the outcome is dropped, so the handler may stop."""
+        return self.id in self._fence.lost
+
+    @property
+    def _ident(self) -> int:
+        return self.id
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What two `JobQueue` objects of one name must agree on."""
+
+    max_attempts: int
+    retention: timedelta
+    dead_retention: timedelta
+
+    def difference_from(self, living: Source) -> str | None:
+        """How a living source of the same name differs, in words; None if it does not."""
+        if not isinstance(living, ListedSource):
+            return "it is a keyed Queue"
+        for name, here in vars(self).items():
+            there = getattr(living.settings, name)
+            if here != there:
+                return f"{name} is {there!r} there and {here!r} here"
+        return None
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A job on its way into a batch: `due` in monotonic seconds, `run_at` in µs since the epoch, 0 for now."""
+
+    kind: str
+    payload: str
+    priority: int
+    due: float
+    run_at: int
+    max_attempts: int
+    metadata: str
+    id: int = 0  # 0 until one is allotted
+
+
+class ListedSource(LeasingSource):
+    """One job queue of one process."""
+
+    face = "jobs"
+    first_ident = 0
+    marks_starts = True
+    max_claim = MAX_CLAIM
+    min_wake_interval = timedelta(milliseconds=100)
+
+    def __init__(self, name: str, using: str | None, settings: Settings) -> None:
+        super().__init__(name, using)
+        self.settings = settings
+        # A lane outlives its source in the batcher, so it must not hold on to it: queues live by their references.
+        self.lane = JobLane(name, self.face, using, self.described())
+        self.restamping = RestampLane(name, self.face, using, self.described())
+
+    def table(self, connection: Connection | None = None) -> WorkJobQuerySet:
+        """The statements: on the calling thread's connection, or on one of our own."""
+        return job_table(self.using, connection)
+
+    @property
+    def commits(self) -> lanes.Commits:
+        """The group commit that enqueues join."""
+        return self.lane.commits
+
+    # producing
+
+    def enqueue_inside(self, waiting: Sequence[Waiting]) -> list[int]:
+        """Insert jobs in the calling thread's open transaction; their ids in order."""
+        connection = connections[self.alias]
+        ids: list[int] = []
+        for chunk in chunks(waiting):
+            ids += self.table().enqueue_inside(self.name, columns(chunk))
+        lane, name, written = self.restamping, self.name, time.monotonic()
+
+        def committed() -> None:
+            lane.commits.waker.wake_later(name)
+            if time.monotonic() - written > LATE:
+                lane.restamp_later(ids)
+
+        database.after_commit(connection, ("jobs", name, ids[0]), committed)
+        return ids
+
+    # consuming
+
+    def claim_here(self, limit: int, lease: timedelta, kinds: list[str] | None) -> list[Job]:
+        """Claim on the calling thread's connection; the attempts count from the claim."""
+        table = self.table()
+        if not database.inside_transaction(self.alias):
+            return database.retrying(lambda: self._claim(table, limit, lease, kinds, mark=True)).works
+        table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        take = self._taker(table, lease, kinds, mark=True)
+        claim, rows = self.lease_rows_inside(table, take, limit, lease)
+        return self._delivered(claim, rows).works
+
+    def claim_on(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: Iterable[str] | None = None
+    ) -> Claim:
+        """Lease due jobs of the given kinds."""
+        named = None if kinds is None else sorted(kinds)
+        return self._claim(self.table(connection), limit, lease, named, mark=False)
+
+    def _claim(
+        self, table: WorkJobQuerySet, limit: int, lease: timedelta, kinds: list[str] | None, *, mark: bool
+    ) -> Claim:
+        claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease)
+        if not claim.full and not self.floors.dear:
+            table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        return self._delivered(claim, rows)
+
+    def _taker(self, table: WorkJobQuerySet, lease: timedelta, kinds: list[str] | None, *, mark: bool) -> Any:
+        def take(intervals: Sequence[Interval], limit: int, token: int) -> Claimed:
+            return table.claim(
+                self.name,
+                limit,
+                lease,
+                token=token,
+                intervals=intervals,
+                kinds=kinds,
+                mark=mark,
+                worker=worker_id(),
+                lapsed=LAPSED_AT_ONCE,
+            )
+
+        return take
+
+    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
+        return cast("WorkJobQuerySet", table).discover(self.name, limit=limit)
+
+    def _delivered(self, claim: Claim, rows: list[Row]) -> Claim:
+        name, fence, loads = self.name, claim.fence, payloads.loads
+        for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata in rows:
+            job = Job.__new__(Job)  # a frozen dataclass's own __init__ costs three times as much
+            job.__dict__.update(
+                id=number,
+                queue=name,
+                kind=kind,
+                payload=loads(payload),
+                attempts=attempts,
+                max_attempts=most,
+                priority=priority,
+                run_at=moment(available),
+                enqueued_at=moment(enqueued),
+                last_error=None if error is None else told(json.loads(error)),
+                reclaimed=reclaimed,
+                metadata=loads(metadata) or {},
+                _fence=fence,
+            )
+            claim.works.append(job)
+        return claim
+
+    # by hand, on the calling thread's connection
+
+    def complete_here(self, works: Sequence[Job], result: payloads.JSON) -> int:
+        """Finish jobs, all with the same result."""
+        text = None if result is None else payloads.dumps(result, name="result")
+        keep = self.settings.retention > timedelta(0)
+        done = 0
+        for chunk in apart(works, lambda job: job.id):
+            settling, results = self._settling(chunk, [0.0] * len(chunk)), [text] * len(chunk)
+            done += self.here(lambda table: table.complete(self.name, settling, results, keep=keep))  # noqa: B023
+        return done
+
+    def fail_here(self, job: Job, error: BaseException, *, retry_in: timedelta, final: bool) -> str | None:
+        """Give a job back or bury it: "pending", "dead", or None if the lease is lost."""
+        outcome = self.here(
+            lambda table: table.fail(
+                self.name,
+                self._settling([job], [0.0]),
+                delays=[microseconds(retry_in)],
+                errors=[error_entry(error)],
+                finals=[final],
+                uncounts=[0],
+            )
+        )
+        return (outcome[job.id] or "pending") if job.id in outcome else None
+
+    def extend_here(self, works: Sequence[Job], lease: timedelta) -> list[Job]:
+        """Renew leases; the jobs still held."""
+        return self.extended(works, lease, lambda job: job.id)
+
+    def cancel_here(self, ids: Iterable[int]) -> int:
+        """Cancel pending and running jobs."""
+        return sum(self.here(lambda table: table.cancel(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+
+    def retry_here(self, ids: Iterable[int]) -> int:
+        """Let dead and cancelled jobs start afresh."""
+        retried = sum(self.here(lambda table: table.retry(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        if retried:
+            lanes.wake_later(self.alias, self.name)
+        return retried
+
+    def prune_here(self, older_than: timedelta) -> int:
+        """Delete all that ended longer ago."""
+        pruned: int = self.here(lambda table: sum(self._prune(table, outcome, older_than) for outcome in OUTCOMES))
+        return pruned
+
+    # for the worker
+
+    def idents(self, works: Sequence[Any]) -> list[Any]:
+        """The jobs' ids."""
+        return [work.id for work in works]
+
+    def marks_start(self, work: Any) -> bool:
+        """Whether the job is on its last attempt."""
+        return bool(work.attempts >= work.max_attempts)
+
+    def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:
+        """Those of the jobs that may start; their attempts count from now on."""
+        started: set[int] = set()
+        for chunk in apart(works, lambda job: job.id):
+            ids, tokens = [job.id for job in chunk], [job._fence.token for job in chunk]
+            started.update(self.table(connection).start(self.name, ids, tokens, worker_id()))
+        return [work for work in works if work.id in started]
+
+    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the jobs, fenced, in statements of one queue each."""
+        table = self.table(connection)
+        completed: list[tuple[Outcome, str | None]] = []
+        others: list[Outcome] = []
+        for outcome in outcomes:
+            if outcome.verb is not Verb.COMPLETE:
+                others.append(outcome)
+            elif outcome.result is None:
+                completed.append((outcome, None))
+            else:
+                self._sort_by_result(outcome, completed, others)
+        settled = self._complete(table, completed) if completed else Settled()
+        for chunk in apart(others, _id_of):
+            settled.add(self._fail(table, chunk))
+        return settled
+
+    def _sort_by_result(
+        self, outcome: Outcome, completed: list[tuple[Outcome, str | None]], others: list[Outcome]
+    ) -> None:
+        """A result that is not JSON fails its job, by the handler's own backoff."""
+        try:
+            completed.append((outcome, payloads.dumps(outcome.result, name="result")))
+        except InvalidPayload as error:
+            others.append(Outcome(outcome.work, Verb.FAIL, self.backoff_of(outcome.work), error, ran=outcome.ran))
+
+    def backoff_of(self, job: Job) -> timedelta:
+        """How long until the next attempt of a job that fails now."""
+        for handler in self.handlers:
+            if handler.kind == job.kind:
+                return handler.backoff(job.attempts)
+        return timedelta(seconds=2)
+
+    def _complete(self, table: WorkJobQuerySet, completed: list[tuple[Outcome, str | None]]) -> Settled:
+        keep = self.settings.retention > timedelta(0)
+        done = 0
+        for chunk in apart(completed, lambda pair: _id_of(pair[0])):
+            works = [outcome.work for outcome, _ in chunk]
+            settling = self._settling(works, [outcome.ran for outcome, _ in chunk])
+            done += table.complete(self.name, settling, [result for _, result in chunk], keep=keep)
+        return Settled(completed=done, lost=len(completed) - done)
+
+    def _fail(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        kept = table.fail(
+            self.name,
+            self._settling([outcome.work for outcome in outcomes], [outcome.ran for outcome in outcomes]),
+            delays=[microseconds(max(outcome.delay, timedelta(0))) for outcome in outcomes],
+            errors=[error_entry(outcome.error) if outcome.verb in _COUNTED else None for outcome in outcomes],
+            finals=[outcome.verb is Verb.FINISH for outcome in outcomes],
+            uncounts=[0 if outcome.verb in _COUNTED else 1 for outcome in outcomes],
+        )
+        settled = Settled(lost=len(outcomes) - len(kept))
+        for outcome in outcomes:
+            if outcome.work.id not in kept:
+                continue
+            if outcome.verb is Verb.SNOOZE:
+                settled.snoozed += 1
+            elif outcome.verb is Verb.RETURN:
+                settled.returned += 1
+            else:
+                settled.failed += 1
+                dead = kept[outcome.work.id] is not None
+                settled.dead += dead
+                settled.retried += not dead
+        return settled
+
+    def _settling(self, works: Sequence[Job], ran: Sequence[float]) -> Settling:
+        return Settling(
+            [job.id for job in works],
+            [job._fence.token for job in works],
+            [round(seconds * 1_000_000) for seconds in ran],
+            worker_id(),
+        )
+
+    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
+        """Renew leases without waiting; the ids renewed."""
+        return self.table(connection).extend(self.name, idents, token, lease)
+
+    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
+        """The ids whose rows still carry the token."""
+        return self.table(connection).held(self.name, idents, token)
+
+    def described(self) -> dict[str, Any]:
+        """The settings, for people."""
+        return {
+            "max_attempts": self.settings.max_attempts,
+            "retention": self.settings.retention.total_seconds(),
+            "dead_retention": self.settings.dead_retention.total_seconds(),
+        }
+
+    def maintain_on(self, connection: Connection) -> None:
+        """Bury what lapsed on its last attempt, prune what was retained long enough: a bounded share of each."""
+        table = self.table(connection)
+        table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        for outcome in OUTCOMES:
+            retention = self.settings.dead_retention if outcome == "dead" else self.settings.retention
+            self._prune(table, outcome, retention, rounds=10)
+
+    def _prune(self, table: WorkJobQuerySet, outcome: str, retention: timedelta, rounds: int | None = None) -> int:
+        pruned = 0
+        while rounds is None or rounds > 0:
+            batch = table.prune(self.name, outcome, retention, limit=PRUNE_BATCH)
+            pruned += batch
+            if batch < PRUNE_BATCH:
+                break
+            rounds = None if rounds is None else rounds - 1
+        return pruned
+
+
+OUTCOMES = ("completed", "dead", "cancelled")
+_COUNTED = (Verb.FAIL, Verb.FINISH)
+
+
+class JobLane(lanes.CommitLane[Waiting, int]):
+    """A job queue's lane in the group commit: allots ids, and inserts a batch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pool: deque[int] = deque()
+        self._pid = 0
+
+    def write_on(self, connection: Connection, entries: list[Waiting]) -> list[int]:
+        """Insert a batch. Repeated after a lost connection, it finds what has landed already by its ids."""
+        table = job_table(self.using, connection)
+        fresh = [entry for entry in entries if not entry.id]
+        self._allot(table, fresh)
+        landed = set(self._insert(table, entries))
+        # A sequence that was set back gives out ids anew. What was never sent before cannot be there already.
+        while taken := [entry for entry in fresh if entry.id not in landed]:
+            self._pool.clear()
+            self._allot(table, taken)
+            landed.update(self._insert(table, taken))
+        return [entry.id for entry in entries]
+
+    def _insert(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> list[int]:
+        return table.enqueue(self.name, [entry.id for entry in entries], columns(entries))
+
+    def _allot(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._pool = os.getpid(), deque()  # the parent's ids are the parent's
+        if len(self._pool) < len(entries):
+            self._pool.extend(table.allot(max(len(entries), ALLOT_AT_LEAST)))
+        for entry in entries:
+            entry.id = self._pool.popleft()
+
+
+class RestampLane(lanes.CommitLane[int, None]):
+    """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection."""
+
+    def write_on(self, connection: Connection, entries: list[int]) -> None:
+        """Let these jobs be available from now."""
+        job_table(self.using, connection).restamp(self.name, sorted(entries))
+
+    def restamp_later(self, ids: Sequence[int]) -> None:
+        """Have it done; returns at once."""
+        self.commits.post(self, ids)
+
+
+def job_table(using: str | None, connection: Connection | None = None) -> WorkJobQuerySet:
+    """The jobs' statements: on the calling thread's connection to the alias, or on one of our own."""
+    from .models import WorkJob  # noqa: PLC0415 - the app registry may not be ready when queues are made
+
+    rows: WorkJobQuerySet = WorkJob.objects.using(database.resolve(using))
+    return rows if connection is None else rows.on(connection)
+
+
+def columns(entries: Sequence[Waiting]) -> NewJobs:
+    """Jobs as the statement takes them; of delays, what is left by now."""
+    now = time.monotonic()
+    return NewJobs(
+        kinds=[entry.kind for entry in entries],
+        payloads=[entry.payload for entry in entries],
+        priorities=[entry.priority for entry in entries],
+        maxima=[entry.max_attempts for entry in entries],
+        delays=[0 if entry.due <= now else int((entry.due - now) * 1_000_000) for entry in entries],
+        run_ats=[entry.run_at for entry in entries],
+        metadata=[entry.metadata for entry in entries],
+    )
+
+
+def moment(epoch_us: int) -> datetime:
+    """A server's time for people: aware, or local without a zone where `USE_TZ` is off."""
+    aware = datetime.fromtimestamp(epoch_us / 1_000_000, UTC)
+    return aware if django_settings.USE_TZ else timezone.make_naive(aware)
+
+
+def error_entry(error: BaseException | None) -> str | None:
+    """One attempt's error, as the history keeps it. The server adds the time and the attempt's number."""
+    if error is None:
+        return None
+    shown = "".join(traceback.format_exception(error))
+    entry = {
+        "type": exception_path(error),
+        "message": cut(str(error)),
+        "traceback": cut(shown, MAX_TRACEBACK, keep_end=True),
+        "worker": worker_id(),
+    }
+    return json.dumps(entry)
+
+
+def _id_of(outcome: Outcome) -> int:
+    number: int = outcome.work.id
+    return number

@@ -1,0 +1,93 @@
+"""Payloads and results: JSON, checked where it comes in, with the path to what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from django.core.serializers.json import DjangoJSONEncoder
+
+from .exceptions import InvalidPayload
+
+JSON = Any  # what `json` and `DjangoJSONEncoder` take: dict, list, str, numbers, None, dates, UUID, Decimal
+
+MAX_BYTES = 1_048_576
+DEEPEST = 200
+
+_encode = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
+
+def dumps(value: JSON, *, name: str = "payload") -> str:
+    """The value as JSON text that `jsonb` takes. Raises `InvalidPayload` naming the path, such as `payload.to[0]`."""
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidPayload(_explain(value, name) or f"{name} is not JSON: {error}") from error
+    if "\\u0000" in text or not _encodable(text):
+        fault = _explain(value, name)
+        if fault is not None:
+            raise InvalidPayload(fault)
+    if len(text) * 4 > MAX_BYTES and (size := len(text.encode())) > MAX_BYTES:
+        raise InvalidPayload(
+            f"{name} is {size:,} bytes of JSON, over the {MAX_BYTES:,} allowed; "
+            "store it elsewhere and enqueue a reference"
+        )
+    return text
+
+
+def loads(text: str | None) -> JSON:
+    """The value of stored JSON text."""
+    return None if text is None else _decode(text)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _explain(value: Any, path: str, above: tuple[int, ...] = ()) -> str | None:
+    """What is wrong with the value, and where; None if nothing is."""
+    if id(value) in above:
+        return f"{path} contains itself, which JSON cannot"
+    if len(above) > DEEPEST:
+        return f"{path} is nested more than {DEEPEST} deep"
+    if isinstance(value, dict):
+        return _explain_dict(value, path, (*above, id(value)))
+    if isinstance(value, (list, tuple)):
+        parts = (_explain(each, f"{path}[{place}]", (*above, id(value))) for place, each in enumerate(value))
+        return next((fault for fault in parts if fault), None)
+    return _explain_str(value, path) if isinstance(value, str) else _explain_other(value, path)
+
+
+def _explain_other(value: Any, path: str) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}, which JSON has no word for"
+    try:
+        _encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return f"{path} is a {type(value).__name__}, which is not JSON: {value!r:.100}"
+    return None
+
+
+def _explain_dict(value: dict[Any, Any], path: str, above: tuple[int, ...]) -> str | None:
+    for key, each in value.items():
+        if not isinstance(key, (str, int, float, bool, type(None))):
+            return f"{path} has the key {key!r:.100}, a {type(key).__name__}; JSON's keys are strings"
+        if isinstance(key, str) and (fault := _explain_str(key, f"{path}'s key {key!r:.100}")):
+            return fault
+        if fault := _explain(each, f"{path}.{key}" if str(key).isidentifier() else f"{path}[{key!r}]", above):
+            return fault
+    return None
+
+
+def _explain_str(value: str, path: str) -> str | None:
+    if "\x00" in value:
+        return f"{path} holds the character NUL, which PostgreSQL's jsonb does not take"
+    if not _encodable(value):
+        return f"{path} holds a lone surrogate, which is no character: {value!r:.100}"
+    return None

@@ -1,0 +1,299 @@
+"""The job queue's statements. They have the shape of the keyed queue's (see `items`), on ids instead of keys."""
+
+from .statement import Statement
+
+# A lapsed lease on the last attempt is due again only if its handler never started.
+DUE = """q.available_at <= statement_timestamp() AND q.lease_until <= statement_timestamp()
+ AND (q.attempts < q.max_attempts OR q.started_at IS NULL)"""
+
+# Neither completed, dead nor cancelled. The predicate of the claim index.
+OPEN = "q.outcome IS NULL"
+
+# Ids are allotted before the insert, so that a flush repeated after a lost connection finds its rows there.
+ALLOT = Statement(
+    "job_allot",
+    "SELECT nextval('workqueue_job_id_seq') FROM generate_series(1, %(count)s::int)",
+)
+
+_COLUMNS = "queue, kind, payload, priority, max_attempts, enqueued_at, available_at, metadata"
+_VALUES = """{Q}, u.kind, u.payload::jsonb, u.p, u.m, statement_timestamp(),
+     GREATEST(statement_timestamp() + u.d * interval '1 microsecond',
+      timestamptz 'epoch' + u.r * interval '1 microsecond'), u.metadata::jsonb"""
+_ARRAYS = """%(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[], %(delays)s::bigint[],
+     %(run_ats)s::bigint[], %(metadata)s::text[]"""
+
+ENQUEUE = Statement(
+    "job_enqueue",
+    f"""
+    INSERT INTO workqueue_job (id, {_COLUMNS}) SELECT u.id, {_VALUES}
+    FROM unnest(%(ids)s::bigint[], {_ARRAYS}) u(id, kind, payload, p, m, d, r, metadata)
+    ON CONFLICT (id, queue) DO NOTHING RETURNING id
+    """,
+)
+
+# In a caller's transaction. Ids come from the sequence in the order of the sort, so ascending ids are in order.
+ENQUEUE_INSIDE = Statement(
+    "job_enqueue_inside",
+    f"""
+    INSERT INTO workqueue_job ({_COLUMNS}) SELECT {_VALUES}
+    FROM unnest({_ARRAYS}) WITH ORDINALITY u(kind, payload, p, m, d, r, metadata, i) ORDER BY u.i
+    RETURNING id
+    """,
+)
+
+# The transaction stayed open for long: no floor may be past its jobs already.
+RESTAMP = Statement(
+    "job_restamp",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN} AND q.lease_until = 'epoch'
+      AND q.available_at < statement_timestamp() ORDER BY q.id FOR UPDATE SKIP LOCKED)
+    UPDATE workqueue_job q SET available_at = (SELECT t FROM target LIMIT 1)
+    WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target))
+    """,
+)
+
+# `mark` counts the start at once, for consumers by hand. Of the lapsed only a few are taken at a time: what kills
+# its worker must not take the leases of hundreds with it again and again.
+_LEASABLE = """SELECT q.id, q.lease_until AS prior, statement_timestamp() AS t,
+   statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
+   FROM workqueue_job q WHERE q.queue = {Q}"""
+_LEASABLE_END = f"""AND {DUE} AND (%(kinds)s::text[] IS NULL OR q.kind = ANY (%(kinds)s::text[]))
+       ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED"""
+CLAIM = Statement(
+    "job_claim",
+    f"""
+    WITH due AS MATERIALIZED (
+     SELECT x.id, x.prior, x.t, x.until
+     FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::bigint[], %(hi)s::int[])
+      WITH ORDINALITY f(lo, since, after, hi, i)
+     CROSS JOIN LATERAL (
+      SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo = f.hi AND -q.priority = f.lo
+       AND (q.available_at, q.id) > (timestamptz 'epoch' + f.since * interval '1 microsecond', f.after)
+       {_LEASABLE_END}) one
+      UNION ALL
+      SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo < f.hi AND -q.priority >= f.lo AND -q.priority <= f.hi
+       {_LEASABLE_END}) gap) x
+     WHERE NOT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL)
+     ORDER BY f.i LIMIT %(limit)s::int),
+    taken AS MATERIALIZED (
+     SELECT id FROM due WHERE prior = 'epoch'
+     UNION ALL SELECT id FROM (SELECT id FROM due WHERE prior > 'epoch' LIMIT %(lapsed)s::int) lapsed),
+    upd AS (
+     UPDATE workqueue_job q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
+      attempts = LEAST(q.attempts + 1, q.max_attempts),
+      started_at = CASE WHEN %(mark)s::boolean THEN (SELECT t FROM due LIMIT 1) END,
+      worker_ids = CASE WHEN %(mark)s::boolean THEN q.worker_ids || to_jsonb(%(worker)s::text)
+       ELSE q.worker_ids END
+     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM taken))
+     RETURNING q.id, q.priority, q.attempts, q.available_at, q.kind, q.payload, q.max_attempts, q.enqueued_at,
+      (q.errors -> -1) - 'traceback' AS error, q.metadata)
+    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
+     (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
+     (SELECT count(*) FROM due) - (SELECT count(*) FROM taken) AS skipped,
+     upd.id, upd.priority, upd.attempts, (extract(epoch FROM upd.available_at) * 1000000)::bigint AS available,
+     upd.id = ANY (ARRAY(SELECT id FROM due WHERE prior > 'epoch')) AS reclaimed,
+     upd.kind, upd.payload::text, upd.max_attempts, (extract(epoch FROM upd.enqueued_at) * 1000000)::bigint,
+     upd.error::text, NULLIF(upd.metadata, '{{{{}}}}')::text
+    FROM (VALUES (1)) one LEFT JOIN upd ON true
+    """.replace("{{}}", "{}"),
+    prepare=False,
+)
+
+DISCOVER = Statement(
+    "job_discover",
+    f"""
+    WITH RECURSIVE rank(r) AS (
+     (SELECT -q.priority FROM workqueue_job q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
+     UNION ALL
+     SELECT (SELECT -q.priority FROM workqueue_job q WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority > rank.r
+      ORDER BY -q.priority LIMIT 1)
+     FROM rank WHERE rank.r IS NOT NULL)
+    SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int
+    """,
+    prepare=False,
+)
+
+# Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
+_PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
+_FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN}
+      AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
+_TIME_AND_START = f"""statement_timestamp() AS t,
+      statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
+
+# The last attempt is about to start, and from here on it counts.
+START = Statement(
+    "job_start",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE SKIP LOCKED)
+    UPDATE workqueue_job q SET started_at = (SELECT t FROM target LIMIT 1),
+     worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
+    WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING q.id
+    """,
+)
+
+# A start that was not marked before is noted now, with the worker.
+_STARTED = """started_at = COALESCE(q.started_at, target.began),
+      worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text)
+       ELSE q.worker_ids END"""
+
+COMPLETE_KEEP = Statement(
+    "job_complete_keep",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, (%(results)s::text[])[{_PLACE}]::jsonb AS r, {_TIME_AND_START} FROM workqueue_job q
+     WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
+    done AS (
+     UPDATE workqueue_job q SET outcome = 'completed', finished_at = target.t, result = target.r,
+      lease_until = 'epoch', lease_token = 0, {_STARTED}
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM done
+    """,
+)
+
+COMPLETE_DELETE = Statement(
+    "job_complete_delete",
+    f"""
+    WITH target AS MATERIALIZED (SELECT q.id FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
+    done AS (
+     DELETE FROM workqueue_job q WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM done
+    """,
+)
+
+# What did not complete: again after `delays`, or dead when it is `final` or out of attempts. `uncount` is 1 where
+# the attempt does not count. The newest 20 errors are kept.
+FAIL = Statement(
+    "job_fail",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
+      (%(finals)s::boolean[])[{_PLACE}] AS final, (%(uncounts)s::int[])[{_PLACE}] AS n,
+      (%(errors)s::text[])[{_PLACE}]::jsonb
+       || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'attempt', q.attempts) AS e,
+      {_TIME_AND_START} FROM workqueue_job q
+     WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
+    failed AS (
+     UPDATE workqueue_job q SET lease_until = 'epoch', lease_token = 0,
+      available_at = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN q.available_at
+       ELSE target.td END,
+      outcome = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN 'dead' END,
+      finished_at = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN target.t END,
+      attempts = GREATEST(q.attempts - target.n, 0),
+      errors = CASE WHEN target.e IS NULL THEN q.errors
+       ELSE jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]') END,
+      started_at = CASE WHEN target.n = 0 THEN COALESCE(q.started_at, target.began) END,
+      worker_ids = CASE
+       WHEN target.n = 1 THEN CASE WHEN q.started_at IS NULL THEN q.worker_ids ELSE q.worker_ids - -1 END
+       WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target))
+     RETURNING q.id, q.outcome)
+    SELECT id, outcome FROM failed
+    """,
+)
+
+EXTEND = Statement(
+    "job_extend",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint AND {OPEN}
+     ORDER BY q.id FOR UPDATE SKIP LOCKED),
+    held AS (
+     UPDATE workqueue_job q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
+     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING q.id)
+    SELECT id FROM held
+    """,
+)
+
+HELD = Statement(
+    "job_held",
+    f"""
+    SELECT q.id FROM workqueue_job q WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
+     AND q.lease_token = %(token)s::bigint AND {OPEN}
+    """,
+)
+
+# Pending or running; a running one's outcome finds its token gone.
+CANCEL = Statement(
+    "job_cancel",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN} ORDER BY q.id FOR UPDATE),
+    gone AS (
+     UPDATE workqueue_job q SET outcome = 'cancelled', finished_at = (SELECT t FROM target LIMIT 1),
+      lease_until = 'epoch', lease_token = 0
+     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM gone
+    """,
+)
+
+RETRY = Statement(
+    "job_retry",
+    """
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
+     WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.outcome IN ('dead', 'cancelled')
+     ORDER BY q.id FOR UPDATE),
+    again AS (
+     UPDATE workqueue_job q SET outcome = NULL, finished_at = NULL, started_at = NULL, result = NULL, attempts = 0,
+      available_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0
+     WHERE q.queue = {Q} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM again
+    """,
+)
+
+# The last attempt had started, and its lease lapsed: nobody will say what became of it.
+BURY = Statement(
+    "job_bury",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t,
+      jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+       'attempt', q.attempts, 'worker', q.worker_ids ->> -1) || %(error)s::jsonb AS e
+     FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
+      AND q.attempts >= q.max_attempts AND q.started_at IS NOT NULL
+     ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    buried AS (
+     UPDATE workqueue_job q SET outcome = 'dead', finished_at = target.t, lease_until = 'epoch', lease_token = 0,
+      errors = jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]')
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM buried
+    """,
+    prepare=False,
+)
+
+PRUNE = Statement(
+    "job_prune",
+    """
+    WITH old AS MATERIALIZED (
+     SELECT q.id FROM workqueue_job q WHERE q.queue = {Q} AND q.outcome = %(outcome)s::text
+      AND q.finished_at <= statement_timestamp() - %(retention)s::bigint * interval '1 microsecond'
+     ORDER BY q.finished_at LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    gone AS (DELETE FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (ARRAY(SELECT id FROM old)) RETURNING 1)
+    SELECT count(*) FROM gone
+    """,
+    prepare=False,
+)
+
+STATS = Statement(
+    "job_stats",
+    f"""
+    SELECT count(*) FILTER (WHERE {OPEN} AND {DUE}),
+     count(*) FILTER (WHERE {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp()),
+     count(*) FILTER (WHERE {OPEN} AND q.lease_until > statement_timestamp()),
+     count(*) FILTER (WHERE q.outcome = 'dead' OR ({OPEN} AND q.lease_until > 'epoch'
+      AND q.lease_until <= statement_timestamp() AND NOT ({DUE}))),
+     count(*) FILTER (WHERE q.outcome = 'completed'),
+     COALESCE((extract(epoch FROM statement_timestamp()
+      - min(q.available_at) FILTER (WHERE {OPEN} AND {DUE})) * 1000000)::bigint, 0)
+    FROM workqueue_job q WHERE q.queue = {{Q}}
+    """,
+    prepare=False,
+    for_people=True,
+)

@@ -1,0 +1,34 @@
+"""Text of strangers' making, fit for the database: errors, their messages and tracebacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_ERROR = 2000  # characters
+
+
+def cut(text: str, most: int = MAX_ERROR, *, keep_end: bool = False) -> str:
+    """The text without what PostgreSQL cannot store, and no longer than `most`; of a long one the start, or the end."""
+    clean = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    if len(clean) <= most:
+        return clean
+    return "…" + clean[1 - most :] if keep_end else clean[:most]
+
+
+def error_text(error: BaseException | str | None) -> str | None:
+    """`Type: message`, as an item keeps it."""
+    if error is None:
+        return None
+    return cut(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+
+
+def exception_path(error: BaseException) -> str:
+    """The dotted path of an exception's class."""
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def told(entry: Mapping[str, Any]) -> str:
+    """An entry of a job's error history as `Type: message`."""
+    return f"{str(entry.get('type', '')).rpartition('.')[2]}: {entry.get('message', '')}"
