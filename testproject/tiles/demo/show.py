@@ -1,0 +1,138 @@
+"""The whole show: everything started, the opening screenful looked at, and what came of it."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from django.core.management import call_command
+from django.urls import reverse
+
+from django_workqueue import QueueStats
+from testproject.tiles import login
+from testproject.tiles.grid import Screen, TileKey
+from testproject.tiles.layers import LAYERS
+from testproject.tiles.models import Tile
+from testproject.tiles.queues import tiles
+
+from .database import scratch
+from .errors import DemoError
+from .visitor import Visitor, flaw
+from .webserver import WebServer
+from .workers import Workers
+
+PROCESSES: Final = 2
+TIME_LIMIT: Final = 60.0  # seconds, for the check as a whole and for the opening screenful
+SETTLING: Final = 5.0  # seconds, for the queue to hear of what is finished
+
+
+@dataclass(frozen=True, slots=True)
+class Screenful:
+    """What came of a screenful. `faults` is empty if every tile is there, sound, and no tile rendered twice."""
+
+    tiles: int
+    seconds: float
+    rendered: int
+    processes: int
+    queue: QueueStats
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tiles} tiles in {self.seconds:.1f} s, {self.rendered} of them rendered by "
+            f"{self.processes} processes; queue: {_words(self.queue)}"
+        )
+
+
+class Show:
+    """A web server and a worker that run together."""
+
+    def __init__(self, server: WebServer, workers: Workers) -> None:
+        self.server = server
+        self.workers = workers
+
+    @property
+    def map_url(self) -> str:
+        return self.server.url
+
+    def login_url(self) -> str:
+        """A new link into the admin that works once."""
+        return self.server.url.rstrip("/") + reverse("tiles:login", args=[login.issue()])
+
+    def serve(self) -> None:
+        """Go on until interrupted. Raises if the worker ends by itself."""
+        self.workers.wait()
+        self._check_worker()
+
+    def open(self, *, deadline: float, times: int = 0) -> Screenful:
+        """Look at the opening screenful as a visitor does, having asked for each of its tiles `times` times at once."""
+        screen = Screen.opening(next(iter(LAYERS))).tiles()
+        before = Tile.objects.renders()
+        started = time.monotonic()
+        visitor = Visitor(self.server.url, deadline=deadline)
+        visitor.open_page()
+        if times:
+            visitor.ask_often(screen, times=times)
+        pictures = visitor.fetch(screen, alive=self._check_worker)
+        seconds = time.monotonic() - started
+        queue = _settled(min(deadline, time.monotonic() + SETTLING))
+        return Screenful(
+            tiles=len(pictures),
+            seconds=seconds,
+            rendered=Tile.objects.renders() - before,
+            processes=self.workers.processes,
+            queue=queue,
+            faults=_faults(screen, pictures, queue),
+        )
+
+    def _check_worker(self) -> None:
+        status = self.workers.ended()
+        if status is not None:
+            raise DemoError(f"The worker has ended with exit status {status}; what it said is above.")
+
+
+@contextmanager
+def running(*, port: int, processes: int = PROCESSES) -> Iterator[Show]:
+    """The demo on the project's own database, with its migrations applied."""
+    server = WebServer(port)  # first: whoever cannot have the port need not wait for anything else
+    call_command("migrate", verbosity=0, interactive=False)
+    with server, Workers(processes=processes) as workers:
+        yield Show(server, workers)
+
+
+def check(*, processes: int = PROCESSES, within: float = TIME_LIMIT) -> Screenful:
+    """Everything once, with each tile asked for twice at once, on a database of its own that is dropped at the end."""
+    deadline = time.monotonic() + within
+    with tempfile.TemporaryFile() as said, scratch() as environment:
+        with WebServer(0) as server, Workers(processes=processes, environment=environment, output=said) as workers:
+            try:
+                result = Show(server, workers).open(deadline=deadline, times=2)
+            except DemoError as error:
+                said.seek(0)
+                raise DemoError(f"{said.read().decode(errors='replace')}\n{error}".strip()) from error
+        if result.faults:
+            said.seek(0)
+            result.faults.append(f"the worker said: {said.read().decode(errors='replace').strip() or 'nothing'}")
+        return result
+
+
+def _settled(deadline: float) -> QueueStats:
+    """The queue's figures once nothing of it is left to do; completions are written a little after the tiles."""
+    while ((now := tiles.stats()).ready or now.leased) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return now
+
+
+def _faults(screen: list[TileKey], pictures: dict[TileKey, bytes], queue: QueueStats) -> list[str]:
+    missing = [f"{tile} is missing" for tile in screen if tile not in pictures]
+    unsound = [f"{tile} is {what}" for tile, png in pictures.items() if (what := flaw(png))]
+    again = [f"{tile} was rendered {times} times" for tile, times in Tile.objects.rendered_again(screen).items()]
+    unsettled = [f"the queue is not empty: {_words(queue)}"] if queue.ready or queue.leased or queue.stalled else []
+    return missing + unsound + again + unsettled
+
+
+def _words(queue: QueueStats) -> str:
+    names = ("ready", "leased", "scheduled", "stalled", "completed")
+    return ", ".join(f"{name} {getattr(queue, name)}" for name in names)

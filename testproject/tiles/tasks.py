@@ -1,0 +1,24 @@
+"""What the workers do: render the tile that a key names."""
+
+from datetime import timedelta
+from time import perf_counter
+
+from django_workqueue import Item, PermanentError
+
+from .grid import TileKey
+from .layers import LAYERS
+from .models import Tile
+from .queues import tiles
+from .renderer import render
+
+
+@tiles.handler(concurrency=1)  # a tile keeps a core busy; more at once would only delay the ones in the centre
+def render_tile(item: Item[TileKey]) -> None:
+    """Render the tile, unless that has been done: it may have been asked for again while it was being rendered."""
+    if not item.key.exists or item.key.layer not in LAYERS:
+        raise PermanentError(f"there is no such tile: {item.key}")
+    if Tile.objects.finished([item.key]):
+        return
+    started = perf_counter()
+    png = render(item.key)
+    Tile.objects.store(item.key, png, took=timedelta(seconds=perf_counter() - started))

@@ -1,0 +1,15 @@
+"""The demo's addresses."""
+
+from django.urls import path
+
+from . import views
+
+app_name = "tiles"
+urlpatterns = [
+    path("", views.page, name="page"),
+    path("tiles/status", views.status, name="status"),
+    path("tiles/<slug:layer>/<int:zoom>/<int:x>/<int:y>.png", views.tile, name="tile"),
+    path("tiles/<slug:layer>/look", views.look, name="look"),
+    path("tiles/<slug:layer>/wait", views.wait, name="wait"),
+    path("demo/login/<str:token>/", views.admin_login, name="login"),
+]
