@@ -20,6 +20,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from django.conf import settings
+
+from . import conf
 from .backoff import Backoff
 
 if TYPE_CHECKING:
@@ -203,16 +206,28 @@ def register(using: str | None, name: str, make: Callable[[], S], same: Callable
     a queue object or a handler of theirs does.
     """
     with _sources_lock:
-        living = _sources.get((using, name))
-        if living is not None and same(living):
+        if _difference(using, name, same):
             gc.collect()  # a dropped queue with handlers is a cycle
-            del living
-            living = _sources.get((using, name))
+        if difference := _difference(using, name, same):
+            raise ValueError(f"this process has a queue {name!r} already, and it differs: {difference}")
+        living = _sources.get((using, name))
         if living is None:
             living = _sources[using, name] = make()
-        elif difference := same(living):
-            raise ValueError(f"this process has a queue {name!r} already, and it differs: {difference}")
         return cast(S, living)
+
+
+def _difference(using: str | None, name: str, same: Callable[[Source], str | None]) -> str | None:
+    """How a living source of that name differs; one without an alias is on the one that the settings name."""
+    for (their_using, their_name), living in list(_sources.items()):
+        if their_name == name and (their_using == using or _one_database(their_using, using)):
+            difference = same(living)
+            if difference:
+                return difference
+    return None
+
+
+def _one_database(using: str | None, other: str | None) -> bool:
+    return settings.configured and (using or conf.database()) == (other or conf.database())
 
 
 def registered() -> list[Source]:
