@@ -1,9 +1,9 @@
 # Each target makes the virtual environment it needs (.venv-GROUP, see scripts/run) and does everything else itself.
 # PYTHON=... chooses the Python, ARGS=... adds arguments; DATABASE_URL in the environment chooses the server.
 
-.PHONY: help demo demo-check test lint format docs clean
+.PHONY: help demo demo-check test lint format docs bench clean
 .DEFAULT_GOAL := help
-export PYTHON DJANGO
+export PYTHON DJANGO ONLY PEERS ROUNDS SCALE
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ format: ## Let ruff rewrite what it can
 
 docs: ## Build the documentation into site/
 	@scripts/run docs zensical build --strict --clean $(ARGS)
+
+bench: ## Measure us and our peers side by side: ONLY=drain,enqueue PEERS=pgqueuer ROUNDS=3 SCALE=1
+	@scripts/run --newest bench python -m benchmarks $(ARGS)
 
 clean: ## Remove what the other targets made
 	@rm -rf .venv-* .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site

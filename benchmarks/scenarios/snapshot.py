@@ -1,0 +1,52 @@
+"""What a transaction that stays open elsewhere costs: nothing that is worked meanwhile can be vacuumed.
+
+A backlog is drained while another session holds a snapshot; the rate of the first 10,000 jobs is compared with that of
+the last 10,000. Ours with its defaults, 200,000 items; the peers with their best settings and what they can do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from benchmarks.arena import Arena
+from benchmarks.processes import Failed
+from benchmarks.results import Key, Results
+from benchmarks.scenarios import drain
+
+NAME = "snapshot"
+UNIT = "jobs/s"
+EDGE = 10_000
+LIMIT = 60.0
+
+
+def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
+    """Drain under a held snapshot once."""
+    contestant = arena.contestant
+    if contestant.snapshot is None:
+        return
+    label, jobs = contestant.snapshot
+    setup, jobs = contestant.setup(label), max(100, int(jobs * scale))
+    edge = min(EDGE, jobs // 4)
+    try:
+        drained = drain.drain(arena, setup, jobs=jobs, processes=1, cut=LIMIT, beside=held_snapshot)
+    except Failed as failure:
+        results.fail(NAME, contestant.name, label, str(failure))
+        return
+    if not drained.complete:
+        results.fail(NAME, contestant.name, label, f"{drained.jobs} of {jobs} in {LIMIT:.0f} s")
+        return
+    starts = drained.starts
+    first, last = edge / (starts[edge] - starts[0]) * 1e9, edge / (starts[-1] - starts[-1 - edge]) * 1e9
+    for variant, value in (("first 10 k", first), ("last 10 k", last), ("last ÷ first", last / first)):
+        results.add(Key(NAME, contestant.name, label, variant), round_, value)
+
+
+@contextlib.contextmanager
+def held_snapshot(arena: Arena, database: str) -> Iterator[None]:
+    """A session that looked once and keeps its transaction open."""
+    with arena.server.connect(database) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM pg_class")
+        yield
+        connection.execute("ROLLBACK")
