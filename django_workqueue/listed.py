@@ -25,7 +25,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload
 from .leasing import LeasingSource, Row, apart, chunks
 from .managers import Claimed, Interval, NewJobs, Settling, WorkJobQuerySet, microseconds
-from .text import cut, exception_path, told
+from .text import cut, exception_path, message, told
 
 if TYPE_CHECKING:
     from .managers import WorkQuerySet
@@ -148,7 +148,7 @@ class ListedSource(LeasingSource):
 
     # consuming
 
-    def claim_here(self, limit: int, lease: timedelta, kinds: list[str] | None) -> list[Job]:
+    def claim_here(self, limit: int, lease: timedelta, kinds: list[str] | None = None) -> list[Job]:
         """Claim on the calling thread's connection; the attempts count from the claim."""
         table = self.table()
         if not database.inside_transaction(self.alias):
@@ -278,9 +278,8 @@ class ListedSource(LeasingSource):
             started.update(self.table(connection).start(self.name, ids, tokens, worker_id()))
         return [work for work in works if work.id in started]
 
-    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
-        """Write what became of the jobs, fenced, in statements of one queue each."""
-        table = self.table(connection)
+    def settle(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the work, fenced, in statements of one queue each."""
         completed: list[tuple[Outcome, str | None]] = []
         others: list[Outcome] = []
         for outcome in outcomes:
@@ -471,7 +470,7 @@ def error_entry(error: BaseException | None) -> str | None:
     shown = "".join(traceback.format_exception(error))
     entry = {
         "type": exception_path(error),
-        "message": cut(str(error)),
+        "message": cut(message(error)),
         "traceback": cut(shown, MAX_TRACEBACK, keep_end=True),
         "worker": worker_id(),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from traceback import TracebackException
 from typing import Any
 
 MAX_ERROR = 2000  # characters
@@ -20,7 +21,12 @@ def error_text(error: BaseException | str | None) -> str | None:
     """`Type: message`, as an item keeps it."""
     if error is None:
         return None
-    return cut(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+    return cut(error if isinstance(error, str) else f"{type(error).__name__}: {message(error)}")
+
+
+def message(error: BaseException) -> str:
+    """What the error says of itself, even where its own `__str__` fails."""
+    return str(TracebackException(type(error), error, None, lookup_lines=False, compact=True))
 
 
 def exception_path(error: BaseException) -> str:

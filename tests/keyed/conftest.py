@@ -1,8 +1,7 @@
 """Fixtures for the keyed queue: queues of a test's own, and their rows as another connection sees them.
 
 Every test here has its own queue, so nothing needs to be flushed between them: they run outside any transaction, as a
-worker does, and their queue's rows are deleted afterwards. Tests of transactions ask for `transactional_db` where Django
-must believe in it.
+worker does, and their queue's rows are deleted afterwards. Tests that are about Django's test cases use those.
 """
 
 import itertools

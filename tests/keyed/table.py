@@ -40,7 +40,7 @@ class Table:
             return "stalled"
         return "waiting" if not row.leased else "leased" if row.live else "lapsed"
 
-    def keys(self) -> list[str]:
+    def stored(self) -> list[str]:
         """All keys with a row, in order."""
         found = self.connection.execute("SELECT key FROM workqueue_item WHERE queue = %s ORDER BY key", [self.queue])
         return [key for (key,) in found]

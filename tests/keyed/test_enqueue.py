@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from django.db import connections
+
 from django_workqueue import EmptyKey, EnqueueTimeout, Entry, QueueClosed
 from django_workqueue.models import WorkItem
 
-SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
@@ -20,21 +21,21 @@ def about(seconds):
 
 def test_enqueue_returns_when_its_keys_are_durable_and_visible_to_a_following_claim(queue, table):
     queue.enqueue("a", "b")
-    assert table.keys() == ["a", "b"]
+    assert table.stored() == ["a", "b"]
     assert [item.key for item in queue.claim()] == ["a", "b"]
 
 
 def test_a_key_enqueued_twice_is_one_item(queue, table):
     queue.enqueue("a")
     queue.enqueue("a", "a")
-    assert table.keys() == ["a"]
+    assert table.stored() == ["a"]
     assert len(queue.claim()) == 1
 
 
 def test_enqueue_without_keys_does_nothing(queue, table):
     queue.enqueue()
     queue.enqueue_many([])
-    assert table.keys() == []
+    assert table.stored() == []
 
 
 def test_enqueue_many_takes_bare_keys_and_entries_with_a_priority_and_delay_of_their_own(queue, table):
@@ -56,7 +57,7 @@ def test_a_call_of_more_than_one_batch_lands_whole(queue, table, settings):
     settings.WORKQUEUE_BATCH_MAX = 10
     keys = [f"{number:03}" for number in range(95)]
     queue.enqueue(*keys)
-    assert table.keys() == keys
+    assert table.stored() == keys
 
 
 def test_a_negative_delay_counts_as_none(queue, table):
@@ -290,7 +291,7 @@ def test_on_the_last_attempt_it_starts_afresh_when_that_run_is_released(make_que
 def test_on_the_last_attempt_it_starts_afresh_when_that_run_lapses_and_never_stalls(make_queue, table):
     queue = make_queue(max_attempts=1)
     queue.enqueue("a")
-    (item,) = queue.claim()
+    queue.claim()
     queue.enqueue("a")
     table.lapse("a")
     queue.reap()
@@ -363,7 +364,7 @@ def test_of_a_call_with_a_bad_key_nothing_is_enqueued(queue, table):
         queue.enqueue("a", "", "b")
     with pytest.raises(EmptyKey):
         queue.enqueue_many(["a", Entry("")])
-    assert table.keys() == []
+    assert table.stored() == []
 
 
 def test_one_bad_key_fails_only_its_own_caller(queue, table, aside, connect, wait_until):
@@ -388,7 +389,7 @@ def test_an_enqueue_that_is_not_durable_in_time_says_that_it_is_likely_to_land_a
         queue.enqueue("a", timeout=0.15)
     assert isinstance(raised.value, TimeoutError)
     holder.rollback()
-    wait_until(lambda: table.keys() + table.inbox() == ["a"])
+    wait_until(lambda: table.stored() + table.inbox() == ["a"])
 
 
 def test_the_timeout_is_the_settings_when_none_is_given(queue, connect, settings, wait_until, table):
@@ -398,7 +399,7 @@ def test_the_timeout_is_the_settings_when_none_is_given(queue, connect, settings
     with pytest.raises(EnqueueTimeout):
         queue.enqueue("a")
     holder.rollback()
-    wait_until(lambda: table.keys() + table.inbox() == ["a"])
+    wait_until(lambda: table.stored() + table.inbox() == ["a"])
 
 
 def test_a_closed_queue_refuses_to_enqueue(queue, table):
@@ -409,7 +410,7 @@ def test_a_closed_queue_refuses_to_enqueue(queue, table):
         queue.enqueue("b")
     with pytest.raises(QueueClosed):
         queue.enqueue_many([])
-    assert table.keys() == ["a"]
+    assert table.stored() == ["a"]
 
 
 def test_close_waits_for_what_was_being_enqueued(queue, table, connect, aside, wait_until):
@@ -421,7 +422,7 @@ def test_close_waits_for_what_was_being_enqueued(queue, table, connect, aside, w
     holder.rollback()
     closing.result(timeout=10)
     pending.result(timeout=10)
-    assert table.keys() == ["a"]
+    assert table.stored() == ["a"]
 
 
 def test_two_objects_of_one_name_enqueue_into_one_set_through_one_batcher(make_queue, table):
@@ -454,8 +455,6 @@ def test_many_threads_are_written_together_and_each_sees_its_own_key(queue, tabl
 
 
 def _closing(work):
-    from django.db import connections
-
     def run(*args):
         try:
             work(*args)
