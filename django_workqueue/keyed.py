@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -126,7 +126,7 @@ class KeyedSource(LeasingSource):
 
     # consuming
 
-    def claim_here(self, limit: int, lease: timedelta) -> list[Item[Any]]:
+    def claim_here(self, limit: int, lease: timedelta, kinds: list[str] | None = None) -> list[Item[Any]]:
         """Claim on the calling thread's connection."""
         table = self.table()
         if not database.inside_transaction(self.alias):
@@ -226,7 +226,8 @@ class KeyedSource(LeasingSource):
                 "uncounts": [0] * count,
                 "max_attempts": self.settings.max_attempts,
             }
-            return self.here(lambda table: table.release(self.name, named, tokens, **options))[0]
+            count, _stalled = self.here(lambda table: table.release(self.name, named, tokens, **options))
+            return int(count)
 
         fenced_off = sum(
             released([item._text for item in chunk], [item._fence.token for item in chunk])
@@ -257,9 +258,8 @@ class KeyedSource(LeasingSource):
         """All of them: an item's attempt counts from its claim."""
         return list(works)
 
-    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
-        """Write what became of the items, fenced, in statements of one queue each."""
-        table = self.table(connection)
+    def settle(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the work, fenced, in statements of one queue each."""
         completed = [outcome for outcome in outcomes if outcome.verb is Verb.COMPLETE]
         settled = self._complete(table, completed)
         if len(completed) < len(outcomes):

@@ -15,7 +15,7 @@ from django.db import connections
 
 from . import database, lanes
 from .database import Connection
-from .engine import Claim, Fence, Outcome, Source
+from .engine import Claim, Fence, Outcome, Settled, Source
 from .floors import MAX_RANKS, Floors, Position
 from .managers import Claimed, Interval, WorkQuerySet, new_token
 from .sql import Statement, queues
@@ -82,6 +82,18 @@ class LeasingSource(Source):
             if not missing or not self.here(lambda table: table.held(self.name, missing, token)):  # noqa: B023
                 break
         return extended
+
+    @abstractmethod
+    def claim_here(self, limit: int, lease: timedelta, kinds: list[str] | None = None) -> list[Any]:
+        """Claim on the calling thread's connection."""
+
+    def settle_on(self, connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the work, on a connection of ours."""
+        return self.settle(self.table(connection), outcomes)
+
+    @abstractmethod
+    def settle(self, table: Any, outcomes: Sequence[Outcome]) -> Settled:
+        """Write what became of the work, fenced, in statements of one queue each."""
 
     def register_on(self, connection: Connection) -> None:
         """Tell the table of queues that this one exists."""

@@ -250,7 +250,7 @@ class ListedSource(LeasingSource):
 
     def retry_here(self, ids: Iterable[int]) -> int:
         """Let dead and cancelled jobs start afresh."""
-        retried = sum(self.here(lambda table: table.retry(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        retried: int = sum(self.here(lambda table: table.retry(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
         if retried:
             lanes.wake_later(self.alias, self.name)
         return retried

@@ -186,6 +186,11 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         """Which of the keys are still leased under `token`."""
         return [key for (key,) in self.send(items.HELD, queue, {"keys": keys, "token": token})]
 
+    def hurry(self, queue: str, keys: Sequence[str] | None, *, skip: Sequence[str] = (), limit: int) -> int:
+        """Let waiting items be due now: all (None), or these."""
+        params = {"keys": None if keys is None else list(keys), "skip": list(skip), "limit": limit}
+        return self._number(items.HURRY, queue, params)
+
     def remove(self, queue: str, keys: Sequence[str]) -> int:
         """Delete keys in whatever state, out of the inbox too; how many there were."""
         return self._number(items.REMOVE, queue, {"keys": keys})
@@ -344,6 +349,11 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
     def retry(self, queue: str, ids: Sequence[int]) -> int:
         """Let dead and cancelled jobs start afresh."""
         return self._number(jobs.RETRY, queue, {"ids": ids})
+
+    def hurry(self, queue: str, ids: Sequence[int] | None, *, skip: Sequence[int] = (), limit: int) -> int:
+        """Let pending jobs be due now: all (None), or these."""
+        params = {"ids": None if ids is None else list(ids), "skip": list(skip), "limit": limit}
+        return self._number(jobs.HURRY, queue, params)
 
     def bury(self, queue: str, error: str, *, limit: int) -> int:
         """Let jobs be dead whose last attempt started and lapsed."""

@@ -306,6 +306,23 @@ STALL = Statement(
     prepare=False,
 )
 
+# Due at once, whatever was said before: all that waits, or the keys named, but for those in `skip`.
+HURRY = Statement(
+    "item_hurry",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.key, statement_timestamp() AS t FROM workqueue_item q
+     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp()
+      AND (%(keys)s::text[] IS NULL OR q.key = ANY (%(keys)s::text[])) AND q.key <> ALL (%(skip)s::text[])
+     ORDER BY q.key LIMIT %(limit)s::int FOR UPDATE),
+    hurried AS (
+     UPDATE workqueue_item q SET available_at = (SELECT t FROM target LIMIT 1)
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING 1)
+    SELECT count(*) FROM hurried
+    """,
+    prepare=False,
+)
+
 # Exact, and so as dear as the queue is long: for people who ask. An inbox row counts unless its key is
 # waiting already; a lapsed last attempt counts as stalled, whether or not it was marked yet.
 STATS = Statement(

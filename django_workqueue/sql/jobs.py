@@ -247,6 +247,23 @@ RETRY = Statement(
     """,
 )
 
+# Due at once, whatever was said before: all that waits, or the ids named, but for those in `skip`.
+HURRY = Statement(
+    "job_hurry",
+    f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp()
+      AND (%(ids)s::bigint[] IS NULL OR q.id = ANY (%(ids)s::bigint[])) AND q.id <> ALL (%(skip)s::bigint[])
+     ORDER BY q.id LIMIT %(limit)s::int FOR UPDATE),
+    hurried AS (
+     UPDATE workqueue_job q SET available_at = (SELECT t FROM target LIMIT 1)
+     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM hurried
+    """,
+    prepare=False,
+)
+
 # The last attempt had started, and its lease lapsed: nobody will say what became of it.
 BURY = Statement(
     "job_bury",

@@ -1,0 +1,183 @@
+"""For a project's own tests: run what was enqueued, look at it, or run it at once.
+
+Everything happens on the calling thread and its Django connection, each handler in a savepoint where there is a
+transaction: so it works in a `TestCase`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from django.utils import timezone
+
+from . import engine, payloads
+from .engine import Handler, Outcome, Verb
+from .jobs import JobQueue
+from .keyed import KeyedSource
+from .leasing import LeasingSource
+from .queues import Queue
+from .worker import Counts, Worker
+from .worker.call import Call
+
+LEASE = timedelta(hours=1)
+MOST_RUNS = 10_000  # of one drain
+NEAR = timedelta(seconds=10)  # how exactly a delay is compared, the test having taken some time
+
+
+def drain(*queues: Queue[Any] | JobQueue | str, ignore_delays: bool = False) -> Counts:
+    """Run the handlers of these queues (none named: of all that have handlers) until nothing is due.
+
+    With `ignore_delays`, what is scheduled for later is run as well; an item without end of attempts that fails
+    is then left after its first failure. Raises `AssertionError` after 10,000 runs, for something re-enqueues itself.
+    """
+    sources = [source for source in Worker(queues or None).sources() if isinstance(source, LeasingSource)]
+    return _Drain(sources, ignore_delays=ignore_delays).run()
+
+
+def assert_enqueued(queue: Queue[Any] | JobQueue, key_or_kind: Any, **expect: Any) -> list[Any]:
+    """Assert that a key (or jobs of a kind) is waiting or being worked; the rows found, the inbox included.
+
+    `expect` may hold `priority`, `delay` (a timedelta, to within 10 s), `attempts` and `count`; for jobs also
+    `payload`, `run_at` and `max_attempts`.
+    """
+    rows = _items(queue, key_or_kind) if isinstance(queue, Queue) else _jobs(queue, key_or_kind)
+    count = expect.pop("count", None)
+    found = [row for row in rows if all(_matches(row, name, value) for name, value in expect.items())]
+    wanted = f"{key_or_kind!r}" + "".join(f", {name}={value!r}" for name, value in expect.items())
+    there = ", ".join(map(_shown, rows)) or "nothing of that name"
+    if count is None and not found:
+        raise AssertionError(f"{wanted} is not enqueued on {queue!r}; there is {there}")
+    if count is not None and len(found) != count:
+        raise AssertionError(f"{wanted} is enqueued {len(found)} times on {queue!r}, not {count}; there is {there}")
+    return found
+
+
+@contextlib.contextmanager
+def immediate() -> Iterator[None]:
+    """Run the handlers of a queue as soon as anything is enqueued to it. A context manager and a decorator.
+
+    What handlers enqueue is run too, after them. Only for the thread that enqueues.
+    """
+    running = threading.local()
+
+    def run(source: engine.Source) -> None:
+        waiting = getattr(running, "waiting", None)
+        if waiting is not None:
+            waiting.append(source)
+            return
+        running.waiting = [source]
+        try:
+            for each in running.waiting:
+                if each.handlers and isinstance(each, LeasingSource):
+                    _Drain([each], ignore_delays=False).run()
+        finally:
+            running.waiting = None
+
+    engine.after_enqueue.append(run)
+    try:
+        yield
+    finally:
+        engine.after_enqueue.remove(run)
+
+
+class _Drain:
+    def __init__(self, sources: Sequence[LeasingSource], *, ignore_delays: bool) -> None:
+        self.sources = sources
+        self.ignore_delays = ignore_delays
+        self.counts = Counts()
+        self.runs = 0
+        self.calls = {id(handler): Call(handler) for source in sources for handler in source.handlers}
+        self.failed: dict[int, set[Any]] = {id(source): set() for source in sources}
+
+    def run(self) -> Counts:
+        while any([self._once(source) for source in self.sources]):  # noqa: C419 - each of them
+            pass
+        return self.counts
+
+    def _once(self, source: LeasingSource) -> bool:
+        if self.ignore_delays:
+            source.here(
+                lambda table: table.hurry(source.name, None, skip=sorted(self.failed[id(source)]), limit=2**31 - 1)
+            )
+        worked = False
+        for handler in list(source.handlers):
+            works = self._claim(source, handler)
+            worked = worked or bool(works)
+            size = handler.size or 1
+            for start in range(0, len(works), size):
+                self._work(source, handler, works[start : start + size])
+        return worked
+
+    def _claim(self, source: LeasingSource, handler: Handler) -> list[Any]:
+        works = source.claim_here(source.max_claim, LEASE, None if handler.kind is None else [handler.kind])
+        self.counts.reclaimed += sum(work.reclaimed for work in works)
+        return works
+
+    def _work(self, source: LeasingSource, handler: Handler, works: list[Any]) -> None:
+        self.runs += len(works)
+        if self.runs > MOST_RUNS:
+            raise AssertionError(
+                f"drain() made {MOST_RUNS:,} runs, the last on {source.name!r}: does it enqueue itself?"
+            )
+        outcomes = self._outcomes(self.calls[id(handler)], works, source.alias)
+        settled = source.here(lambda table: source.settle(table, outcomes))
+        self.counts.completed += settled.completed
+        self.counts.failed += settled.failed
+        self.counts.retried += settled.retried
+        endless = isinstance(source, KeyedSource) and not source.settings.max_attempts
+        for outcome in outcomes:
+            if outcome.verb is Verb.SNOOZE or (outcome.verb is Verb.FAIL and endless):
+                self.failed[id(source)].add(source.idents([outcome.work])[0])
+
+    def _outcomes(self, call: Call, works: list[Any], alias: str) -> list[Outcome]:
+        handler = call.handler
+        fn = async_to_sync(call.fn) if handler.is_async else call.fn
+        argument = works[0] if handler.size is None else works
+        savepoint = transaction.atomic(using=alias) if connections[alias].in_atomic_block else contextlib.nullcontext()
+        try:
+            with savepoint:
+                result = contextvars.copy_context().run(fn, argument)
+        except Exception as error:  # noqa: BLE001 - the handler's own
+            return call.all_raised(works, error)
+        return [call.returned(works[0], result)] if handler.size is None else call.all_returned(works, result)
+
+
+def _items(queue: Queue[Any], key: Any) -> list[Any]:
+    from .models import InboxEntry  # noqa: PLC0415 - models are not ready at import
+
+    text = queue.source.settings.key.encode(key)
+    items = queue.source.table().filter(queue=queue.name, key=text, completed_at=None, stalled_at=None)
+    return [*items, *InboxEntry.objects.using(queue.using).filter(queue=queue.name, key=text)]
+
+
+def _jobs(queue: JobQueue, kind: Any) -> list[Any]:
+    return list(queue.source.table().filter(queue=queue.name, kind=kind, outcome=None).order_by("id"))
+
+
+def _matches(row: Any, name: str, value: Any) -> bool:
+    if name == "delay":
+        return bool(abs(row.available_at - (_now() + value)) <= NEAR)
+    if name == "run_at":
+        return bool(row.available_at == value)
+    if name == "payload":
+        return bool(row.payload == payloads.loads(payloads.dumps(value)))
+    if name not in ("priority", "attempts", "max_attempts"):
+        known = "priority, delay, attempts, count; for jobs payload, run_at, max_attempts"
+        raise TypeError(f"assert_enqueued() knows {known}; not {name!r}")
+    return bool(getattr(row, name, 0) == value)
+
+
+def _now() -> datetime:
+    return timezone.now()
+
+
+def _shown(row: Any) -> str:
+    what = getattr(row, "key", None) or f"job {row.id} {getattr(row, 'payload', None)!r:.80}"
+    return f"{what} (priority {row.priority}, due {row.available_at:%Y-%m-%d %H:%M:%S})"
