@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -59,7 +60,15 @@ def listener_threads() -> list[threading.Thread]:
 
 def settled(alias: str, *statuses: Status) -> notify.ListenerState:
     """The alias's state, once it is one of these."""
-    return wait_until(lambda: (state := notify.listener_state(alias)).status in statuses and state)
+    state: notify.ListenerState = wait_until(
+        lambda: (found := notify.listener_state(alias)).status in statuses and found
+    )
+    return state
+
+
+def waiting_threads(waited_for: Wakeup) -> int:
+    """How many threads have come as far as to sleep."""
+    return len(waited_for._changed._waiters)  # type: ignore[attr-defined]
 
 
 def send(connection: psycopg.Connection[Any], queue: str = QUEUE) -> None:
@@ -92,7 +101,7 @@ def test_a_wake_while_nobody_waits_is_kept_for_the_next_wait_and_for_that_only(w
 
 def test_every_thread_that_waits_is_woken(worker: Wakeup, second: Any) -> None:
     waits = [aside(worker.wait, 10) for _ in range(5)]
-    wait_until(lambda: len(worker._changed._waiters) == 5)
+    wait_until(lambda: waiting_threads(worker) == 5)
     send(second)
     assert all(wait.result(10) for wait in waits)
 
@@ -106,7 +115,7 @@ def test_coroutines_wait_beside_threads_without_blocking_their_loop(worker: Wake
         return await asyncio.gather(*waiting)
 
     thread = aside(worker.wait, 10)
-    wait_until(lambda: worker._changed._waiters)
+    wait_until(lambda: waiting_threads(worker))
     assert asyncio.run(main()) == [True, True]
     assert thread.result(10)
 
@@ -201,7 +210,7 @@ def test_the_floor_spaces_early_returns_and_loses_no_wake(worker: Wakeup) -> Non
 def test_the_floor_does_not_hold_up_those_who_waited_together() -> None:
     never_woken = occasional("default", QUEUE)
     waits = [aside(never_woken.wait, 10, floor=60) for _ in range(3)]
-    wait_until(lambda: len(never_woken._changed._waiters) == 3)
+    wait_until(lambda: waiting_threads(never_woken) == 3)
     never_woken.set()
     assert all(wait.result(5) for wait in waits)
 
@@ -252,7 +261,7 @@ def test_a_killed_connection_is_replaced_and_everybody_woken_once(
 
 
 def test_an_outage_is_told_once_however_long_it_lasts(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listener, "RECONNECT", lambda _: listener.timedelta(milliseconds=1))
+    monkeypatch.setattr(listener, "RECONNECT", lambda _: timedelta(milliseconds=1))
     with relayed() as relay, listening(alias="other") as waiting:
         relay.close()
         failed = notify.switchboard().listeners["other"]
@@ -352,7 +361,7 @@ def test_a_wait_by_hand_is_not_woken_by_the_listeners_first_connection(second: A
 
 
 def test_what_a_wait_by_hand_missed_while_it_did_not_listen_wakes_the_next(second: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(wakeup, "LINGER", listener.timedelta(milliseconds=10))
+    monkeypatch.setattr(wakeup, "LINGER", timedelta(milliseconds=10))
     by_hand = occasional("default", QUEUE)
     waiting = aside(by_hand.wait, 10)
     settled("default", Status.LISTENING)

@@ -2,8 +2,8 @@
 
 Knows nothing of who listens. The connection and the thread it is used on are the group commit's.
 
-NOTIFY takes a lock that the whole server shares, and holds it until its transaction is committed. So it is
-sent by itself, after the rows it speaks of are committed, and need not reach the disk: who misses it polls.
+NOTIFY takes a lock that the whole server shares, and holds it until its transaction is committed, to the disk.
+So it is sent by itself, after the rows it speaks of are committed: then there is nothing left to write.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from django.db import Error
 from django_workqueue import conf
 from django_workqueue.backoff import exponential
 from django_workqueue.batcher import threads_available
+from django_workqueue.batcher.process import exiting
 from django_workqueue.database import Connection, Verdict, verdict
 from django_workqueue.exceptions import EnqueueTimeout, QueueClosed
 
@@ -34,13 +36,10 @@ logger = logging.getLogger(__name__)
 INTERVAL = 0.010  # seconds between two NOTIFYs of one queue
 TIMER_IDLE = 1.0  # seconds after which an unused timer thread ends
 EXIT_PATIENCE = 1.0
+UNWAITED = 1e-6  # the timeout of a submit whose answer is of no interest
 TRY_AGAIN = exponential(timedelta(milliseconds=50), timedelta(seconds=30))
 
-# One transaction for all the queues; a commit that waits for the disk would take a hundred times as long.
-NOTIFY = """
-    SELECT set_config('synchronous_commit', 'off', true), pg_notify('workqueue', queue)
-    FROM unnest(%(queues)s::text[]) AS queue
-"""
+NOTIFY = "SELECT pg_notify('workqueue', queue) FROM unnest(%(queues)s::text[]) AS queue"
 
 # Of a `Batcher`: (lane, entries, timeout).
 Submit = Callable[[Any, Sequence[str], float], object]
@@ -72,22 +71,24 @@ class Waker:
         self._failures = 0
         self._timer: threading.Thread | None = None
         self._looks_at = 0.0  # when the timer does, unless it is told
+        self._ends_well = False  # whether the process's end is provided for
 
     def wake(self, queue: str) -> None:
         """Wake the queue's workers. On the thread that owns the connection, after a commit."""
-        if self._ask(queue):
-            self._send()
+        self._ask(queue)
+        self._send()
 
     def wake_later(self, queue: str) -> None:
         """The same from any other thread: returns at once."""
         if self._ask(queue):
-            self._post(queue, timeout=0.0)
+            self._post(queue, timeout=UNWAITED)
 
     def flush(self, timeout: float = EXIT_PATIENCE) -> None:
         """Send now what was put off, from any thread but the one that owns the connection."""
         with self._changed:
             self._due = dict.fromkeys(self._due, 0.0)
             queues = list(self._due)
+            self._changed.notify()
         if queues:
             self._post(*queues, timeout=timeout)
 
@@ -107,8 +108,11 @@ class Waker:
             return False
         now = time.monotonic()
         with self._changed:
+            if not self._ends_well:
+                self._ends_well = True
+                _watch_exit()
             due = self._sent.get(queue, -INTERVAL) + INTERVAL
-            if due <= now or not self._set_timer(due):
+            if due <= now or _ending or exiting() or not self._set_timer(due):
                 due = 0.0
             self._due[queue] = min(due, self._due.get(queue, due))
             return due == 0.0
@@ -118,8 +122,13 @@ class Waker:
         now = time.monotonic()
         with self._changed:
             self._sent = {queue: at for queue, at in self._sent.items() if at + INTERVAL > now}
-            every = self._timer is None  # then nobody would remind us of the rest
-            queues = sorted(queue for queue, due in self._due.items() if every or due <= now)
+            if _ending or self._timer is None:
+                horizon = math.inf  # nobody will remind us of the rest
+            elif min(self._due.values(), default=math.inf) <= now:
+                horizon = now + INTERVAL / 2  # what is almost due comes along
+            else:
+                return
+            queues = sorted(queue for queue, due in self._due.items() if due <= horizon)
             for queue in queues:
                 del self._due[queue]
                 self._sent[queue] = now
@@ -168,14 +177,12 @@ class Waker:
         except RuntimeError:  # no more threads to be had, or the interpreter is ending
             self._timer = None
             return False
-        atexit.unregister(_flush_at_exit)  # now, not at import: multiprocessing clears a child's exit functions
-        atexit.register(_flush_at_exit)
         return True
 
     def _time(self) -> None:
         """Remind the sending thread of what has come due and no batch has taken along."""
         while (queues := self._wait_for_due()) is not None:
-            self._post(*queues, timeout=0.0)
+            self._post(*queues, timeout=UNWAITED)
 
     def _wait_for_due(self) -> list[str] | None:
         """The queues that have come due; None when there has been nothing to wait for."""
@@ -194,9 +201,18 @@ class Waker:
 
 
 _wakers: WeakSet[Waker] = WeakSet()
+_ending = False  # from now on nothing is put off
+
+
+def _watch_exit() -> None:
+    # At the first wake, not at import: multiprocessing clears a forked child's exit functions.
+    atexit.unregister(_flush_at_exit)
+    atexit.register(_flush_at_exit)
 
 
 def _flush_at_exit() -> None:
+    global _ending  # noqa: PLW0603
+    _ending = True
     for waker in list(_wakers):
         waker.flush()
 

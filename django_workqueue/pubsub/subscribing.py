@@ -42,8 +42,7 @@ class Subscriber:
     """
 
     def __init__(self, using: str | None = None, *, buffer: int = BUFFER) -> None:
-        if buffer < 1:
-            raise ValueError(f"buffer must be at least one message, not {buffer!r}")
+        _check_buffer(buffer)
         self.using = using
         self._buffer = buffer
         self._callbacks: dict[str, list[Callback]] = {}
@@ -107,7 +106,9 @@ class Subscriber:
         on, enter it first: `async with subscriber.messages(channel) as messages` returns once it listens.
         """
         check_channel(channel)
-        mailbox = notify.Mailbox(frozenset({str.__str__(channel)}), size=self._buffer if buffer is None else buffer)
+        size = self._buffer if buffer is None else buffer
+        _check_buffer(size)
+        mailbox = notify.Mailbox(frozenset({str.__str__(channel)}), size=size)
         with self._lock:
             self._check_alive()
             self._iterated.add(mailbox)
@@ -226,6 +227,11 @@ def _call(callback: Callback, message: Message) -> None:
 
 def _hears(state: notify.ListenerState) -> bool:
     return state.status is notify.Status.LISTENING
+
+
+def _check_buffer(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"a buffer holds at least one message, not {size!r}")
 
 
 def _check_callback(channel: str, fn: object) -> None:

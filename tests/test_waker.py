@@ -1,0 +1,259 @@
+"""Sending wakes: few, after the commit, from the group commit's thread, and the last one always."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection as djangos
+from django.db import transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_workqueue import Queue, notify
+from django_workqueue.batcher import Batcher, Disposition
+from django_workqueue.database import Connection
+from django_workqueue.notify import Waker, waker
+from tests.conftest import PROJECT, environment
+from tests.interleave import aside, wait_until
+
+pytestmark = pytest.mark.django_db
+
+QUEUE = "tiles"
+
+
+class Watched(Connection):
+    """Notes what it was given to execute, when, and on which thread."""
+
+    def __init__(self) -> None:
+        super().__init__("default", application="django_workqueue enqueue")
+        self.executed: list[tuple[list[str], float, str]] = []
+
+    def execute(self, statement: str, params: Mapping[str, Any] | None = None, *, prepare: bool = True) -> Any:
+        if params is not None and "queues" in params:
+            self.executed.append((list(params["queues"]), time.monotonic(), threading.current_thread().name))
+        return super().execute(statement, params, prepare=prepare)
+
+
+class Commits:
+    """A group commit that writes nothing, and wakes after each batch: a lane, with its batcher."""
+
+    closed = False
+    name = QUEUE
+
+    def __init__(self) -> None:
+        self.connection = Watched()
+        self.batcher = Batcher(
+            name="test-commits",
+            batch_max=lambda: 1000,
+            classify=lambda _: Disposition.REFUSE,
+            disconnect=self.connection.close,
+            forget=self.connection.forget,
+            idle_after=lambda: 60.0,
+        )
+        self.waker = Waker("default", self.connection, self.batcher.submit)
+        self.queues: list[str] = [QUEUE]
+        self.woken_at = 0.0
+        self.woken = threading.Semaphore(0)
+
+    def commit(self) -> None:
+        """Return when a batch was written and, right after it, its wake asked for."""
+        self.batcher.submit(self, [1])
+        assert self.woken.acquire(timeout=10)
+
+    def write(self, entries: Sequence[int]) -> None:
+        pass
+
+    def after(self) -> None:
+        for queue in self.queues:
+            self.woken_at = time.monotonic()
+            self.waker.wake(queue)
+        self.woken.release()
+
+    def sent(self) -> list[str]:
+        """The queues woken so far, in order, once nothing is left to send."""
+        wait_until(lambda: not self.waker._due)
+        assert self.batcher.flush(10)
+        return [queue for queues, _, _ in self.connection.executed for queue in queues]
+
+
+@pytest.fixture
+def commits() -> Iterator[Commits]:
+    made = Commits()
+    yield made
+    made.batcher.close(10)
+
+
+@pytest.fixture
+def heard(second: psycopg.Connection[Any], connect: Any) -> Any:
+    """`heard()`: what has come on the wakeups' channel since it was last asked, in order."""
+    notes: list[str] = []
+    second.add_notify_handler(lambda note: notes.append(note.payload))
+    second.execute("LISTEN workqueue")
+    sender = connect()
+
+    def until_now() -> list[str]:
+        sender.execute("NOTIFY workqueue, '--now--'")
+        wait_until(lambda: second.execute("SELECT 1").rowcount and "--now--" in notes)
+        at = notes.index("--now--")
+        until = notes[:at]
+        del notes[: at + 1]
+        return until
+
+    return until_now
+
+
+def test_the_first_wake_is_sent_at_once_and_by_the_writing_thread(commits: Commits, heard: Any) -> None:
+    commits.commit()
+    assert [thread for _, _, thread in commits.connection.executed] == ["test-commits"]
+    assert heard() == [QUEUE]
+
+
+def test_a_burst_of_batches_sends_few_wakes_the_last_of_them_after_the_last_batch(commits: Commits, heard: Any) -> None:
+    for _ in range(10):
+        started = time.monotonic()
+        before = len(commits.connection.executed)
+        for _ in range(50):
+            commits.commit()
+        sent = commits.sent()[before:]
+        elapsed = commits.connection.executed[-1][1] - started
+        assert 1 <= len(sent) <= elapsed / waker.INTERVAL + 2
+        assert commits.connection.executed[-1][1] >= commits.woken_at
+    assert heard() == commits.sent()
+
+
+def test_wakes_of_many_queues_that_were_put_off_are_sent_in_one_statement(
+    commits: Commits, heard: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(waker, "INTERVAL", 0.3)
+    commits.queues = [f"queue {number}" for number in range(20)]
+    commits.commit()
+    commits.commit()
+    commits.sent()
+    assert sorted(commits.connection.executed[-1][0]) == sorted(commits.queues)
+    assert len(commits.connection.executed) == 21
+    assert sorted(heard()) == sorted(commits.queues * 2)
+
+
+def test_a_wake_from_another_thread_is_sent_by_the_writing_thread_without_waiting(commits: Commits, heard: Any) -> None:
+    commits.waker.wake_later(QUEUE)
+    assert commits.sent() == [QUEUE]
+    assert commits.connection.executed[0][2] == "test-commits"
+    commits.waker.wake_later(QUEUE)
+    assert commits.sent() == [QUEUE, QUEUE]
+    assert heard() == [QUEUE, QUEUE]
+
+
+def test_wakes_from_many_threads_are_never_lost(commits: Commits) -> None:
+    asked: list[float] = []
+
+    def ask() -> None:
+        for _ in range(100):
+            asked.append(time.monotonic())
+            commits.waker.wake_later(QUEUE)
+
+    for done in [aside(ask) for _ in range(4)]:
+        done.result(30)
+    commits.sent()
+    assert commits.connection.executed[-1][1] >= max(asked)
+
+
+def test_a_lost_connection_delays_a_wake_and_does_not_lose_it(commits: Commits, heard: Any, connect: Any) -> None:
+    commits.commit()
+    pid = commits.connection.raw.info.backend_pid
+    connect().execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    commits.commit()
+    commits.sent()
+    assert heard() == [QUEUE, QUEUE]
+
+
+def test_with_notify_off_nothing_is_sent_and_this_process_is_woken(commits: Commits, settings: Any) -> None:
+    settings.WORKQUEUE_NOTIFY = False
+    waiting = notify.occasional("default", QUEUE)
+    commits.commit()
+    assert waiting.wait(0)
+    commits.waker.wake_later(QUEUE)
+    assert waiting.wait(0)
+    assert commits.sent() == []
+    assert not commits.connection.is_open
+
+
+def test_without_threads_every_wake_is_sent_at_once(commits: Commits, monkeypatch: Any) -> None:
+    monkeypatch.setattr(waker, "threads_available", lambda: False)
+    commits.commit()
+    commits.commit()
+    assert len(commits.connection.executed) == 2
+    assert commits.waker._timer is None
+
+
+def test_flush_sends_what_was_put_off(commits: Commits, monkeypatch: Any) -> None:
+    monkeypatch.setattr(waker, "INTERVAL", 60)
+    commits.commit()
+    commits.commit()
+    assert len(commits.connection.executed) == 1
+    commits.waker.flush()
+    assert commits.sent() == [QUEUE, QUEUE]
+
+
+def test_the_timer_ends_when_it_has_nothing_to_do(commits: Commits, monkeypatch: Any) -> None:
+    monkeypatch.setattr(waker, "TIMER_IDLE", 0.05)
+    for _ in range(3):
+        commits.commit()
+        commits.commit()
+        commits.sent()
+        wait_until(lambda: commits.waker._timer is None)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_leaves_its_parents_wakes_to_the_parent(commits: Commits, monkeypatch: Any) -> None:
+    monkeypatch.setattr(waker, "INTERVAL", 60)
+    commits.commit()
+    commits.commit()
+    child = os.fork()
+    if child == 0:
+        os._exit(len(commits.waker._due))
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(commits.waker._due) == [QUEUE]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_sends_its_last_wake(heard: Any) -> None:
+    script = """
+import django; django.setup()
+from django_workqueue import Queue
+queue = Queue("tiles")
+queue.enqueue("a")
+queue.enqueue("b")
+"""
+    subprocess.run([sys.executable, "-c", script], env=os.environ | environment(), cwd=PROJECT, check=True, timeout=60)
+    assert heard() == [QUEUE, QUEUE]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_committed_transaction_wakes_after_its_commit_and_sends_nothing_itself(heard: Any) -> None:
+    queue = Queue("in a transaction")
+    with CaptureQueriesContext(djangos) as captured, transaction.atomic():
+        queue.enqueue("a", "b")
+        queue.enqueue("c")
+        assert heard() == []
+    assert wait_until(heard) == ["in a transaction"]
+    assert "notify" not in json.dumps(captured.captured_queries).lower()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rolled_back_transaction_wakes_nobody(heard: Any) -> None:
+    queue = Queue("rolled back")
+    with transaction.atomic():
+        queue.enqueue("a")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        with transaction.atomic():
+            queue.enqueue("b")
+            transaction.set_rollback(True)
+        Queue("kept").enqueue("c")
+    assert wait_until(heard) == ["kept"]
