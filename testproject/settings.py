@@ -42,9 +42,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_workqueue",
+    "testproject.tiles",
 ]
-if Path(__file__).with_name("tiles").joinpath("models.py").exists():
-    INSTALLED_APPS.append("testproject.tiles")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
