@@ -11,14 +11,14 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
 import psycopg
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, connections, router
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
@@ -31,6 +31,7 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 MINIMUM_VERSION = (14, 0)
+CANCELLED = "57014"  # query_canceled: by statement_timeout, or by somebody
 
 
 class Verdict(Enum):
@@ -104,7 +105,8 @@ class Connection:
         self.alias = alias
         self.application = application
         self.pooled = False
-        self._session = {"default_transaction_isolation": "read committed"}
+        # Each of our statements has an index to go by. A plan kept from when a table was small must not scan it later.
+        self._session = {"default_transaction_isolation": "read committed", "enable_seqscan": "off", "jit": "off"}
         if lock_timeout is not None:
             self._session["lock_timeout"] = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
         if not synchronous_commit:
@@ -278,6 +280,21 @@ def retrying(call: Callable[[], T], *, attempts: int = 10) -> T:
                 raise
             time.sleep(random.random() * 0.01 * attempt)
     return call()
+
+
+@contextlib.contextmanager
+def brief(alias: str, patience: timedelta) -> Iterator[None]:
+    """A block of reads on the calling thread's connection, each given up by the server after `patience`.
+
+    `sqlstate` of the error is then `CANCELLED`. Nor are they compiled, which can take longer than they do. The block
+    leaves nothing behind: it is rolled back, in a transaction of the caller's to where it began.
+    """
+    with transaction.atomic(using=alias):
+        with connections[alias].cursor() as cursor:
+            settings = "SELECT set_config('statement_timeout', %s, true), set_config('jit', 'off', true)"
+            cursor.execute(settings, [f"{max(1, round(patience.total_seconds() * 1000))}ms"])
+        yield
+        transaction.set_rollback(True, using=alias)
 
 
 def transaction_token(connection: BaseDatabaseWrapper) -> int:

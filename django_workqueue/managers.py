@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,7 +18,7 @@ from django.db import connections, models
 
 from . import database
 from .database import Connection, Rows
-from .sql import Statement, items, jobs
+from .sql import Statement, items, jobs, stats
 
 if TYPE_CHECKING:
     from .models import WorkItem, WorkJob  # noqa: F401 - in the strings of generic bases
@@ -32,6 +33,17 @@ EVERYWHERE: tuple[Interval, ...] = ((-(2**31) + 1, 0, "", 2**31 - 1),)
 def microseconds(duration: timedelta) -> int:
     """A duration as it crosses to the server."""
     return duration // timedelta(microseconds=1)
+
+
+def _sent(value: Any) -> Any:
+    """The value as it is sent. Lists of integers go as text, whose type the statement's own cast then gives.
+
+    psycopg would type them by their largest member; the cast would be a conversion, made anew for each row that
+    looks at the array, and each type would be a prepared statement of its own.
+    """
+    if isinstance(value, list) and value and type(value[0]) is int:
+        return f"{{{','.join(map(str, value))}}}"
+    return value
 
 
 def new_token() -> int:
@@ -67,12 +79,19 @@ class WorkQuerySet(models.QuerySet[M]):
     def send(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> Rows:
         """Send one statement for `queue`; its rows."""
         text = statement.of(queue)
+        params = {name: _sent(value) for name, value in params.items()}
         if self._own is not None:
             return self._own.execute(text, params, prepare=statement.prepare)
         alias = self._db or database.writes_to(self.model)
         with connections[alias].cursor() as cursor:
             cursor.execute(text, params)
             return cursor.fetchall() if cursor.description else []
+
+    def brief(self, patience: timedelta) -> AbstractContextManager[None]:
+        """A block whose statements the server gives up after `patience`. On a connection of our own, it does not."""
+        if self._own is not None:
+            return nullcontext()
+        return database.brief(self._db or database.writes_to(self.model), patience)
 
     def _number(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> int:
         return int(self.send(statement, queue, params)[0][0])
@@ -206,7 +225,9 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
 
     def stats(self, queue: str, *, max_attempts: int = 0) -> tuple[int, int, int, int, int, int]:
         """Exact counts: ready, scheduled, leased, stalled, completed; and the oldest ready item's age in µs."""
-        ready, scheduled, leased, stalled, completed, oldest = self.send(items.STATS, queue, {"max": max_attempts})[0]
+        ready, scheduled, leased, stalled, completed, oldest = self.send(
+            stats.ITEMS.exact, queue, {"max": max_attempts, "cap": None}
+        )[0]
         return ready, scheduled, leased, stalled, completed, oldest
 
 
@@ -366,7 +387,7 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
 
     def stats(self, queue: str, *, max_attempts: int = 0) -> tuple[int, int, int, int, int, int]:
         """Exact counts: ready, scheduled, leased, dead, completed; and the oldest ready job's age in µs."""
-        ready, scheduled, leased, dead, completed, oldest = self.send(jobs.STATS, queue, {})[0]
+        ready, scheduled, leased, dead, completed, oldest = self.send(stats.JOBS.exact, queue, {})[0]
         return ready, scheduled, leased, dead, completed, oldest
 
 

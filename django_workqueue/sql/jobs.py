@@ -9,6 +9,11 @@ DUE = """q.available_at <= statement_timestamp() AND q.lease_until <= statement_
 # Neither completed, dead nor cancelled. The predicate of the claim index.
 OPEN = "q.outcome IS NULL"
 
+# The same for statements that name their rows. It does not imply the predicate of an index by queue, which the
+# planner, knowing nothing of the queue, would walk from end to end instead of looking the ids up. (A live token
+# implies it, so what is fenced need not ask.)
+_OPEN_BY_ID = "COALESCE(q.outcome, '') = ''"
+
 # Ids are allotted before the insert, so that a flush repeated after a lost connection finds its rows there.
 ALLOT = Statement(
     "job_allot",
@@ -47,7 +52,7 @@ RESTAMP = Statement(
     f"""
     WITH target AS MATERIALIZED (
      SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN} AND q.lease_until = 'epoch'
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {_OPEN_BY_ID} AND q.lease_until = 'epoch'
       AND q.available_at < statement_timestamp() ORDER BY q.id FOR UPDATE SKIP LOCKED)
     UPDATE workqueue_job q SET available_at = (SELECT t FROM target LIMIT 1)
     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target))
@@ -117,7 +122,7 @@ DISCOVER = Statement(
 
 # Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
 _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
-_FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN}
+_FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
       AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
 _TIME_AND_START = f"""statement_timestamp() AS t,
       statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
@@ -148,7 +153,7 @@ COMPLETE_KEEP = Statement(
     done AS (
      UPDATE workqueue_job q SET outcome = 'completed', finished_at = target.t, result = target.r,
       lease_until = 'epoch', lease_token = 0, {_STARTED}
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING 1)
     SELECT count(*) FROM done
     """,
 )
@@ -189,8 +194,7 @@ FAIL = Statement(
       worker_ids = CASE
        WHEN target.n = 1 THEN CASE WHEN q.started_at IS NULL THEN q.worker_ids ELSE q.worker_ids - -1 END
        WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target))
-     RETURNING q.id, q.outcome)
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.id, q.outcome)
     SELECT id, outcome FROM failed
     """,
 )
@@ -200,7 +204,7 @@ EXTEND = Statement(
     f"""
     WITH target AS MATERIALIZED (
      SELECT q.id, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint AND {OPEN}
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint
      ORDER BY q.id FOR UPDATE SKIP LOCKED),
     held AS (
      UPDATE workqueue_job q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
@@ -213,7 +217,7 @@ HELD = Statement(
     "job_held",
     f"""
     SELECT q.id FROM workqueue_job q WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
-     AND q.lease_token = %(token)s::bigint AND {OPEN}
+     AND q.lease_token = %(token)s::bigint
     """,
 )
 
@@ -223,7 +227,8 @@ CANCEL = Statement(
     f"""
     WITH target AS MATERIALIZED (
      SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {OPEN} ORDER BY q.id FOR UPDATE),
+     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND {_OPEN_BY_ID}
+     ORDER BY q.id FOR UPDATE),
     gone AS (
      UPDATE workqueue_job q SET outcome = 'cancelled', finished_at = (SELECT t FROM target LIMIT 1),
       lease_until = 'epoch', lease_token = 0
@@ -237,7 +242,7 @@ RETRY = Statement(
     """
     WITH target AS MATERIALIZED (
      SELECT q.id, statement_timestamp() AS t FROM workqueue_job q
-     WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.outcome IN ('dead', 'cancelled')
+     WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND COALESCE(q.outcome, '') IN ('dead', 'cancelled')
      ORDER BY q.id FOR UPDATE),
     again AS (
      UPDATE workqueue_job q SET outcome = NULL, finished_at = NULL, started_at = NULL, result = NULL, attempts = 0,
@@ -279,7 +284,7 @@ BURY = Statement(
     buried AS (
      UPDATE workqueue_job q SET outcome = 'dead', finished_at = target.t, lease_until = 'epoch', lease_token = 0,
       errors = jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]')
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING 1)
     SELECT count(*) FROM buried
     """,
     prepare=False,
@@ -296,21 +301,4 @@ PRUNE = Statement(
     SELECT count(*) FROM gone
     """,
     prepare=False,
-)
-
-STATS = Statement(
-    "job_stats",
-    f"""
-    SELECT count(*) FILTER (WHERE {OPEN} AND {DUE}),
-     count(*) FILTER (WHERE {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp()),
-     count(*) FILTER (WHERE {OPEN} AND q.lease_until > statement_timestamp()),
-     count(*) FILTER (WHERE q.outcome = 'dead' OR ({OPEN} AND q.lease_until > 'epoch'
-      AND q.lease_until <= statement_timestamp() AND NOT ({DUE}))),
-     count(*) FILTER (WHERE q.outcome = 'completed'),
-     COALESCE((extract(epoch FROM statement_timestamp()
-      - min(q.available_at) FILTER (WHERE {OPEN} AND {DUE})) * 1000000)::bigint, 0)
-    FROM workqueue_job q WHERE q.queue = {{Q}}
-    """,
-    prepare=False,
-    for_people=True,
 )
