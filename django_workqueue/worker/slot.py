@@ -56,6 +56,8 @@ class Slot:
                 if lane is not None:
                     try:
                         self._work(lane, ident)
+                    except BaseException as error:  # noqa: BLE001 - a thread's outer edge: see below
+                        self._answer_for_current(error)
                     finally:
                         pool.leave(lane)
                 elif pool.closing:
@@ -73,6 +75,17 @@ class Slot:
             self._work_plainly(lane, lane.only, ident)
         else:
             self._work_with_care(lane, ident)
+
+    def _answer_for_current(self, error: BaseException) -> None:
+        """Something went wrong beside the handler. Work without an outcome would be renewed for ever."""
+        journal.broken("a handler thread", error)
+        current, self.current = self.current, None
+        if current is not None:
+            batch, work = current
+            works = work if isinstance(work, list) else [work]
+            done = {id(outcome.work) for outcome in list(batch.done)}
+            batch.done.extend(Outcome(each, Verb.RETURN) for each in works if id(each) not in done)
+            batch.lane.settler.ring()
 
     def _work_plainly(self, lane: Lane, call: Call, ident: int) -> None:  # noqa: C901 - a function call costs too much here
         """One handler, no timeout, no marks: the fast path."""
@@ -124,16 +137,16 @@ class Slot:
             if taken is None:
                 break
             batch, (work,) = taken
+            self.current = (batch, work)
             if self._admitted(lane, batch, work):
                 call = lane.only or lane.calls[work.kind]
                 begun = monotonic()
-                self.current = (batch, work)
                 result, error = self._call(call, work, ident)
-                self.current = None
                 batch.done.append(call.returned(work, result) if error is None else call.raised(work, error))
                 lane.ran(1, monotonic() - begun)
             else:
                 batch.done.append(Outcome(work, Verb.RETURN))
+            self.current = None
             lane.settler.ring()
             if monotonic() > until and self.pool.shared:
                 break
@@ -147,19 +160,19 @@ class Slot:
             if taken is None:
                 break
             batch, works = taken
+            self.current = taken
             startable = [work for work in works if batch.may_start(work)]
             if len(startable) < len(works):
                 may = set(map(id, startable))
                 batch.done.extend(Outcome(work, Verb.RETURN) for work in works if id(work) not in may)
             if startable:
                 begun = monotonic()
-                self.current = (batch, startable)
                 result, error = self._call(call, list(startable), ident)
-                self.current = None
                 batch.done.extend(
                     call.all_returned(startable, result) if error is None else call.all_raised(startable, error)
                 )
                 lane.ran(len(startable), monotonic() - begun)
+            self.current = None
             lane.settler.ring()
             if monotonic() > until and self.pool.shared:
                 break

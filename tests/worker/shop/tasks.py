@@ -1,0 +1,70 @@
+"""Handlers for worker processes. What they do is in the key, `verb-argument-anything`; what they did goes to a file."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from django_workqueue import Item, Queue
+
+LEASE = timedelta(seconds=float(os.environ.get("SHOP_LEASE", "60")))
+
+sync = Queue[str]("shop-sync")
+coroutines = Queue[str]("shop-async")
+impatient = Queue[str]("shop-impatient")
+
+
+def note(event: str, item: Item[str]) -> None:
+    with Path(os.environ["SHOP_LOG"]).open("a") as log:
+        log.write(f"{event} {item.key} {item.attempts} {os.getpid()}\n")
+
+
+@sync.handler(lease=LEASE)
+def work(item: Item[str]) -> None:
+    note("started", item)
+    verb, argument, *_ = item.key.split("-")
+    if verb == "sleep":
+        time.sleep(float(argument))
+    elif verb == "fail":
+        raise ValueError(item.key)
+    elif verb == "kill" and item.attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "gil":
+        ctypes.PyDLL(None).usleep(int(float(argument) * 1_000_000))
+    elif verb == "ignore":
+        ignore_everything(float(argument))
+    note("ended", item)
+
+
+@coroutines.handler(lease=LEASE)
+async def work_async(item: Item[str]) -> None:
+    note("started", item)
+    verb, argument, *_ = item.key.split("-")
+    if verb == "block":
+        time.sleep(float(argument))  # noqa: ASYNC251 - the fault to be survived
+    elif verb == "sleep":
+        await asyncio.sleep(float(argument))
+    note("ended", item)
+
+
+@impatient.handler(lease=LEASE, timeout=timedelta(seconds=0.2))
+def work_impatiently(item: Item[str]) -> None:
+    note("started", item)
+    verb, argument, *_ = item.key.split("-")
+    if verb == "ignore":
+        ignore_everything(float(argument))
+    elif verb == "gil":
+        ctypes.PyDLL(None).usleep(int(float(argument) * 1_000_000))
+    note("ended", item)
+
+
+def ignore_everything(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            time.sleep(0.05)
+        except BaseException:
+            continue

@@ -1,0 +1,308 @@
+"""What a handler's end means for its item, and what surrounds each call."""
+
+import contextvars
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, connections
+from django.utils import timezone, translation
+
+from django_workqueue import Item, PartialFailure, PermanentError, Queue, Retry
+from django_workqueue.worker import Counts, Worker
+from tests.worker.conftest import MakeQueue, Rows
+
+HOUR = timedelta(hours=1)
+
+
+def drain(*queues: Queue[Any], **options: Any) -> Counts:
+    return Worker(queues, **options).drain()
+
+
+def test_a_return_completes_the_item(queue: Queue[str], rows: Rows) -> None:
+    seen: list[str] = []
+    queue.handler(lambda item: seen.append(item.key))
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(completed=2)
+    assert sorted(seen) == ["a", "b"]
+    assert all(row.completed_at for row in rows(queue).values())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_any_exception_releases_after_the_backoff_with_the_error(
+    queue: Queue[str], rows: Rows, error: BaseException
+) -> None:
+    @queue.handler(backoff=lambda attempts: HOUR * attempts)
+    def fail(item: Item[str]) -> None:
+        raise error
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts(failed=1, retried=1)
+    row = rows(queue)["a"]
+    assert row.last_error is not None
+    assert row.last_error.startswith(type(error).__name__)
+    assert row.attempts == 1
+    assert timedelta(minutes=55) < row.available_at - timezone.now() < timedelta(minutes=65)
+
+
+def test_retry_comes_again_after_its_delay_with_no_attempt_counted(queue: Queue[str], rows: Rows) -> None:
+    @queue.handler
+    def later(item: Item[str]) -> None:
+        raise Retry(HOUR)
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts()
+    row = rows(queue)["a"]
+    assert (row.attempts, row.last_error) == (0, None)
+    assert row.available_at - timezone.now() > timedelta(minutes=55)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_permanent_error_raised_or_chained_from_finishes_the_item_with_its_error(
+    queue: Queue[str], rows: Rows, chained: bool
+) -> None:
+    @queue.handler
+    def give_up(item: Item[str]) -> None:
+        if chained:
+            raise ValueError("outer") from PermanentError("inner")
+        raise PermanentError("never")
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts(failed=1)
+    row = rows(queue)["a"]
+    assert row.completed_at is not None
+    assert row.last_error == ("ValueError: outer" if chained else "PermanentError: never")
+
+
+@pytest.mark.parametrize("backoff", [lambda attempts: 3, lambda attempts: 1 / 0, lambda: HOUR])
+def test_a_broken_backoff_is_a_failure_with_the_default_delay(queue: Queue[str], rows: Rows, backoff: Any) -> None:
+    @queue.handler(backoff=backoff)
+    def fail(item: Item[str]) -> None:
+        raise ValueError("no")
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts(failed=1, retried=1)
+    assert timedelta(0) < rows(queue)["a"].available_at - timezone.now() < timedelta(seconds=3)
+
+
+def test_an_exception_in_one_never_touches_another(queue: Queue[str]) -> None:
+    seen: list[str] = []
+
+    @queue.handler
+    def some_fail(item: Item[str]) -> None:
+        if int(item.key) % 3 == 0:
+            raise SystemExit
+        seen.append(item.key)
+
+    queue.enqueue_many(str(number) for number in range(300))
+    assert drain(queue) == Counts(completed=200, failed=100, retried=100)
+    assert len(seen) == 200
+
+
+def test_out_of_attempts_the_item_stalls(make_queue: MakeQueue, rows: Rows) -> None:
+    queue = make_queue(max_attempts=2)
+
+    @queue.handler(backoff=lambda attempts: timedelta(0))
+    def fail(item: Item[str]) -> None:
+        raise ValueError(f"attempt {item.attempts}")
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts(failed=2, retried=1)
+    assert rows(queue)["a"].stalled_at is not None
+
+
+def test_an_enqueue_during_the_run_has_the_item_run_once_more(queue: Queue[str]) -> None:
+    runs: list[int] = []
+
+    @queue.handler
+    def again(item: Item[str]) -> None:
+        runs.append(item.attempts)
+        if len(runs) == 1:
+            queue.enqueue(item.key)
+
+    queue.enqueue("a")
+    assert drain(queue) == Counts(completed=2)
+    assert runs == [1, 1]
+
+
+def test_a_batch_handler_gets_up_to_its_size_and_answers_for_the_whole_batch(queue: Queue[str]) -> None:
+    sizes: list[int] = []
+
+    @queue.batch_handler(size=7, concurrency=1)
+    def batch(items: list[Item[str]]) -> None:
+        sizes.append(len(items))
+
+    queue.enqueue_many(str(number) for number in range(50))
+    assert drain(queue) == Counts(completed=50)
+    assert sum(sizes) == 50
+    assert max(sizes) == 7
+    assert sizes.count(7) >= 5
+
+
+def test_a_batch_handlers_exception_fails_the_whole_batch(queue: Queue[str], rows: Rows) -> None:
+    @queue.batch_handler(backoff=lambda attempts: HOUR)
+    def batch(items: list[Item[str]]) -> None:
+        raise ValueError("all")
+
+    queue.enqueue("a", "b", "c")
+    assert drain(queue).failed == 3
+    assert {row.last_error for row in rows(queue).values()} == {"ValueError: all"}
+
+
+def test_partial_failure_fails_only_those_named(queue: Queue[str], rows: Rows) -> None:
+    @queue.batch_handler(backoff=lambda attempts: HOUR)
+    def batch(items: list[Item[str]]) -> None:
+        errors: dict[Any, BaseException] = {
+            "bad": ValueError("bad"),
+            "later": Retry(HOUR),
+            "never": PermanentError("never"),
+        }
+        named = {item: errors[item.key] for item in items if item.key in errors}
+        if named:
+            raise PartialFailure(named)
+
+    queue.enqueue("good", "bad", "later", "never")
+    assert drain(queue) == Counts(completed=1, failed=2, retried=1)
+    found = rows(queue)
+    assert found["good"].completed_at is not None
+    assert found["good"].last_error is None
+    assert (found["bad"].completed_at, found["bad"].last_error) == (None, "ValueError: bad")
+    assert (found["later"].attempts, found["later"].last_error) == (0, None)
+    assert found["never"].completed_at is not None
+
+
+def test_an_async_batch_handler_works_as_a_sync_one(queue: Queue[str]) -> None:
+    sizes: list[int] = []
+
+    @queue.batch_handler(size=10)
+    async def batch(items: list[Item[str]]) -> None:
+        sizes.append(len(items))
+        if len(sizes) == 1:
+            raise PartialFailure({items[0]: PermanentError("no")})
+
+    queue.enqueue_many(str(number) for number in range(30))
+    assert drain(queue) == Counts(completed=29, failed=1)
+
+
+def test_a_handler_that_returns_a_coroutine_by_mistake_fails(queue: Queue[str], rows: Rows) -> None:
+    async def work(item: Item[str]) -> None:
+        raise AssertionError
+
+    queue.handler(lambda item: work(item))
+    queue.enqueue("a")
+    assert drain(queue).failed == 1
+    assert "async def" in (rows(queue)["a"].last_error or "")
+
+
+# What surrounds each call
+
+colour = contextvars.ContextVar("colour", default="none")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_language_time_zone_and_contextvars_are_reset_around_each_handler(queue: Queue[str], is_async: bool) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def look_and_change(item: Item[str]) -> None:
+        seen.append((translation.get_language(), timezone.get_current_timezone_name(), colour.get()))
+        translation.activate("de")
+        timezone.activate("Europe/Berlin")
+        colour.set("blue")
+
+    async def alook_and_change(item: Item[str]) -> None:
+        look_and_change(item)
+
+    queue.handler(concurrency=1)(alook_and_change if is_async else look_and_change)
+    queue.enqueue("a", "b", "c")
+    assert drain(queue).completed == 3
+    assert seen == [(settings.LANGUAGE_CODE, settings.TIME_ZONE, "none")] * 3
+
+
+def test_connections_too_old_are_closed_around_each_handler(queue: Queue[str]) -> None:
+    pids: list[int] = []
+
+    @queue.handler(concurrency=1)
+    def query(item: Item[str]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+
+    queue.enqueue("a", "b", "c")
+    assert connection.settings_dict["CONN_MAX_AGE"] == 0
+    assert drain(queue).completed == 3
+    assert len(set(pids)) == 3
+
+
+def test_a_connection_within_its_age_is_kept(queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    pids: list[int] = []
+
+    @queue.handler(concurrency=1)
+    def query(item: Item[str]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+
+    queue.enqueue("a", "b", "c")
+    assert drain(queue, concurrency=1).completed == 3
+    assert len(set(pids)) == 1
+
+
+def test_a_connection_broken_by_one_handler_does_not_reach_the_next(queue: Queue[str]) -> None:
+    @queue.handler(concurrency=1, backoff=lambda attempts: HOUR)
+    def break_or_query(item: Item[str]) -> None:
+        with connection.cursor() as cursor:
+            if item.key == "a-breaks":
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            cursor.execute("SELECT 1")
+
+    queue.enqueue("a-breaks", priority=1)
+    queue.enqueue("b", "c")
+    assert drain(queue) == Counts(completed=2, failed=1, retried=1)
+
+
+def test_the_query_log_is_emptied_around_each_handler(queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "DEBUG", True)
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    logged: list[int] = []
+
+    @queue.handler
+    def query(item: Item[str]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        logged.append(len(connection.queries_log))
+
+    queue.enqueue("a", "b", "c")
+    assert drain(queue, concurrency=1).completed == 3
+    assert logged == [1, 1, 1]
+
+
+def test_async_handlers_connections_are_closed_too(queue: Queue[str]) -> None:
+    from django_workqueue.models import WorkItem
+
+    counted: list[int] = []
+
+    @queue.handler(concurrency=2)
+    async def query(item: Item[str]) -> None:
+        counted.append(await WorkItem.objects.filter(queue=queue.name).acount())
+
+    queue.enqueue_many(str(number) for number in range(20))
+    assert drain(queue).completed == 20
+    assert counted == [20] * 20
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = '' AND pid <> pg_backend_pid()"
+        )
+        assert cursor.fetchone() == (0,)
+
+
+def test_no_thread_of_the_worker_is_left_behind(queue: Queue[str]) -> None:
+    queue.handler(lambda item: None)
+    queue.enqueue("a")
+    drain(queue)
+    ours = ("claim", "settle", "renew", "maintain", "handler", "loop", "watchdog", "start-")
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("workqueue-")]
+    assert not [name for name in left if any(part in name for part in ours)]

@@ -1,0 +1,277 @@
+"""Leases: renewed while work is in hand, noticed when lost."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import transaction
+
+from django_workqueue import Item, Queue
+from django_workqueue.engine import Outcome, Settled
+from django_workqueue.worker import Counts, Worker
+from tests.interleave import wait_until
+from tests.worker.conftest import MakeQueue, Rows, Running
+
+Working = Callable[..., Running]
+
+SHORT = timedelta(seconds=0.6)
+LONGER = 2.0  # seconds
+
+
+def lapse(second: psycopg.Connection[Any], queue: Queue[Any]) -> None:
+    """Let every lease of the queue have ended."""
+    second.execute(
+        "UPDATE workqueue_item SET lease_until = now() - interval '1 s' WHERE queue = %s AND lease_until > 'epoch'",
+        [queue.name],
+    )
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_longer_than_its_lease_is_renewed_and_runs_once(queue: Queue[str], is_async: bool) -> None:
+    runs: list[int] = []
+
+    def work(item: Item[str]) -> None:
+        runs.append(item.attempts)
+        time.sleep(LONGER)
+
+    async def awork(item: Item[str]) -> None:
+        runs.append(item.attempts)
+        await asyncio.sleep(LONGER)
+
+    queue.handler(lease=SHORT)(awork if is_async else work)
+    queue.enqueue("a")
+    worker = threading.Thread(target=Worker([queue], poll=0.1).drain)
+    worker.start()
+    wait_until(lambda: runs)
+    deadline = time.monotonic() + LONGER - 0.3
+    while time.monotonic() < deadline:
+        assert queue.claim(1) == []
+        time.sleep(0.05)
+    worker.join(10)
+    assert runs == [1]
+    assert queue.stats().completed == 1
+
+
+def test_an_async_handler_that_blocks_the_event_loop_does_not_stop_renewals(queue: Queue[str]) -> None:
+    runs: list[str] = []
+
+    @queue.handler(lease=SHORT)
+    async def block(item: Item[str]) -> None:
+        runs.append(item.key)
+        time.sleep(LONGER)  # noqa: ASYNC251 - the fault to be survived
+
+    queue.enqueue("a", "b")
+    assert Worker([queue], poll=0.1, concurrency=2).drain() == Counts(completed=2)
+    assert sorted(runs) == ["a", "b"]
+
+
+def test_what_is_prefetched_is_renewed_as_well(queue: Queue[str], working: Working) -> None:
+    gate = threading.Event()
+    reclaimed: list[bool] = []
+
+    @queue.batch_handler(size=5, lease=SHORT, concurrency=1)
+    def batch(items: list[Item[str]]) -> None:
+        reclaimed.extend(item.reclaimed or item.attempts > 1 for item in items)
+        gate.wait(LONGER)
+
+    queue.enqueue_many(str(number) for number in range(10))
+    working(queue)
+    wait_until(lambda: reclaimed)
+    assert not gate.wait(LONGER / 2)
+    gate.set()
+    wait_until(lambda: queue.stats().completed == 10)
+    assert reclaimed == [False] * 10
+
+
+def test_a_handler_may_hold_its_own_row_in_its_transaction(
+    make_queue: MakeQueue, working: Working, second: psycopg.Connection[Any]
+) -> None:
+    """Its row is skipped and tried again; the other leases of the process do not suffer."""
+    queue = make_queue()
+    gate, runs = threading.Event(), list[str]()
+
+    @queue.handler(lease=SHORT)
+    def work(item: Item[str]) -> None:
+        runs.append(item.key)
+        if item.key == "holds":
+            with transaction.atomic():
+                queue.complete(item)
+                gate.wait(LONGER)
+        else:
+            gate.wait(LONGER)
+
+    queue.enqueue("holds", "plain")
+    working(queue)
+    wait_until(lambda: len(runs) == 2)
+    deadline = time.monotonic() + LONGER * 0.6
+    while time.monotonic() < deadline:
+        assert queue.claim(2) == []
+        time.sleep(0.05)
+    gate.set()
+    wait_until(lambda: queue.stats().completed == 2)
+    assert sorted(runs) == ["holds", "plain"]
+
+
+def test_a_skipped_row_is_renewed_again_within_a_second(
+    queue: Queue[str], working: Working, rows: Rows, second: psycopg.Connection[Any]
+) -> None:
+    gate = threading.Event()
+    queue.handler(lease=timedelta(seconds=9))(lambda item: gate.wait(20))
+    queue.enqueue("a")
+    working(queue)
+    wait_until(lambda: queue.stats().leased == 1)
+    first = rows(queue)["a"].lease_until
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s FOR UPDATE", [queue.name])
+        # A third of the lease has passed: a renewal was due, and found the row held.
+        assert not gate.wait(3.5)
+        assert rows(queue)["a"].lease_until == first
+    released = time.monotonic()
+    wait_until(lambda: rows(queue)["a"].lease_until > first, 2.5)
+    assert time.monotonic() - released < 2.0
+    gate.set()
+
+
+def test_work_is_not_renewed_past_its_timeout(queue: Queue[str], working: Working) -> None:
+    gate = threading.Event()
+
+    @queue.handler(lease=SHORT, timeout=timedelta(seconds=1), concurrency=4)
+    def swallow(item: Item[str]) -> None:
+        while not gate.is_set():
+            try:
+                gate.wait(0.05)
+            except BaseException:
+                continue
+
+    queue.enqueue("a")
+    running = working(queue, concurrency=4)
+    wait_until(lambda: queue.stats().leased == 1)
+    running.worker._stop_asked = False
+    shift: Any = running.worker._shift
+    for claimer in shift.crew._claimers:
+        claimer.stop()  # or it would claim it again itself
+    wait_until(lambda: queue.claim(1), 4)
+    gate.set()
+
+
+def test_nothing_is_started_when_too_little_of_its_lease_is_left(
+    queue: Queue[str], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    claim = queue.source.claim_on
+    late: list[int] = []
+
+    def claim_late(*args: Any) -> Any:
+        answer = claim(*args)
+        if answer.works and not late:
+            late.append(len(answer.works))
+            answer.fence.deadline -= 0.9 * 60  # as if the answer had been under way for as long
+        return answer
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_late)
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        started.append(item.key)
+        assert item.attempts == 1
+
+    monkeypatch.setattr("django_workqueue.worker.keeper.OwnKeeper.hold", lambda self, batch: None)
+    queue.enqueue("a")
+    assert Worker([queue]).drain() == Counts(completed=1)
+    assert late == [1]
+    assert started == ["a"]
+    assert rows(queue)["a"].last_error is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_lost_lease_is_seen_by_the_handler_and_its_outcome_is_dropped_and_counted(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any], is_async: bool
+) -> None:
+    seen: list[str] = []
+
+    def work(item: Item[str]) -> None:
+        if item.attempts == 1:
+            wait_until(lambda: item.lease_lost)
+            seen.append("lost")
+
+    async def awork(item: Item[str]) -> None:
+        if item.attempts == 1:
+            try:
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                seen.append("lost")
+                raise
+
+    queue.handler(lease=SHORT, concurrency=1)(awork if is_async else work)
+    queue.enqueue("a")
+    running = working(queue, poll=0.1)
+    wait_until(lambda: queue.stats().leased == 1)
+    # As another worker's claim leaves it: leased, under another token.
+    second.execute(
+        "UPDATE workqueue_item SET lease_token = lease_token + 1, lease_until = now() + interval '1 h' WHERE queue = %s",
+        [queue.name],
+    )
+    wait_until(lambda: seen == ["lost"])
+    lane: Any = next(iter(running.worker._shift.crew.lanes))  # type: ignore[union-attr]
+    wait_until(lambda: lane.tally.lost == 1)
+    assert (queue.stats().completed, queue.stats().leased) == (0, 1)
+
+
+def test_a_stragglers_late_completion_changes_nothing(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any]
+) -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        started.set()
+        gate.wait(20)
+
+    queue.enqueue("a")
+    running = working(queue, concurrency=1)  # itself it has no hand free for it
+    assert started.wait(10)
+    lapse(second, queue)
+    (stolen,) = wait_until(lambda: queue.claim(1))
+    gate.set()
+    counts = running.stop()
+    assert counts == Counts()
+    assert queue.stats().leased == 1
+    assert queue.complete(stolen) == 1
+
+
+def test_a_strangers_lock_on_one_row_holds_up_no_other_completion(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any]
+) -> None:
+    gate = threading.Event()
+    queue.handler(lambda item: gate.wait(20))
+    queue.enqueue_many(str(number) for number in range(6))
+    running = working(queue)
+    wait_until(lambda: queue.stats().leased == 6)
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s AND key = '3' FOR UPDATE", [queue.name])
+        gate.set()
+        wait_until(lambda: queue.stats().completed == 5)
+    wait_until(lambda: queue.stats().completed == 6)
+    assert running.stop() == Counts(completed=6)
+
+
+def test_an_outcome_that_cannot_be_written_holds_up_no_other(
+    queue: Queue[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settle = queue.source.settle_on
+
+    def refuse_one(connection: Any, outcomes: Sequence[Outcome]) -> Settled:
+        if any(outcome.work.key == "poison" for outcome in outcomes):
+            raise ValueError("cannot be written")
+        return settle(connection, outcomes)
+
+    monkeypatch.setattr(queue.source, "settle_on", refuse_one)
+    queue.handler(lambda item: None)
+    queue.enqueue("a", "b", "poison", "c")
+    assert Worker([queue]).drain() == Counts(completed=3)
+    assert "poison" in caplog.text
