@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 
 import psycopg
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, connections, router, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    router,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
@@ -67,13 +75,21 @@ def verdict(error: BaseException) -> Verdict:
     if state is None:
         lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
         return Verdict.RECONNECT if isinstance(error, lost) else Verdict.REFUSED
-    if state in _RETRY:
+    if state in _RETRY or (state == "23514" and _is_of_partition(error)):
         return Verdict.RETRY
     if state == "55P03":
         return Verdict.LOCKED
     if state in _RECONNECT or state[:2] in {"08", "53"} or (state == "0A000" and "cached plan" in str(error)):
         return Verdict.RECONNECT
     return Verdict.REFUSED
+
+
+def _is_of_partition(error: BaseException) -> bool:
+    # A row on its way into DEFAULT just as its queue was given a partition of its own. (A CHECK has a name.)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, psycopg.Error):
+        cause = cause.__cause__
+    return cause is not None and cause.diag.constraint_name is None
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -283,16 +299,17 @@ def retrying(call: Callable[[], T], *, attempts: int = 10) -> T:
 
 
 @contextlib.contextmanager
-def brief(alias: str, patience: timedelta) -> Iterator[None]:
+def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
     """A block of reads on the calling thread's connection, each given up by the server after `patience`.
 
-    `sqlstate` of the error is then `CANCELLED`. Nor are they compiled, which can take longer than they do. The block
-    leaves nothing behind: it is rolled back, in a transaction of the caller's to where it began.
+    `sqlstate` of the error is then `CANCELLED`. The server's `settings` hold within the block, which leaves nothing
+    behind: it is rolled back, in a transaction of the caller's to where it began.
     """
+    settings["statement_timeout"] = f"{max(1, round(patience.total_seconds() * 1000))}ms"
     with transaction.atomic(using=alias):
         with connections[alias].cursor() as cursor:
-            settings = "SELECT set_config('statement_timeout', %s, true), set_config('jit', 'off', true)"
-            cursor.execute(settings, [f"{max(1, round(patience.total_seconds() * 1000))}ms"])
+            made = ", ".join("set_config(%s, %s, true)" for _ in settings)
+            cursor.execute(f"SELECT {made}", [each for setting in settings.items() for each in setting])
         yield
         transaction.set_rollback(True, using=alias)
 

@@ -1,0 +1,195 @@
+"""Partitions of a queue's own: made, listed and given up while workers go on.
+
+The rows move in one transaction, under locks taken first and waited for briefly: whoever works the tables
+meanwhile waits for the move, and loses nothing. docs/how-to/partitions.md tells when one is worth it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError, connections, transaction
+from psycopg import sql
+
+from .database import Verdict, resolve, verdict
+from .exceptions import WorkqueueError
+
+TABLES = {"items": "workqueue_item", "jobs": "workqueue_job"}
+ROWS_PER_SECOND = 100_000  # that move, on a small machine
+FREE = timedelta(seconds=2)  # of holding the lock, without being asked for
+LOCK_TIMEOUT = timedelta(milliseconds=500)  # how long everybody queues behind us before we step back
+PATIENCE = timedelta(minutes=2)  # for which the locks are tried again
+STORAGE = (
+    "fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, "
+    "autovacuum_analyze_scale_factor = 0.05"
+)
+
+
+class PartitionError(WorkqueueError):
+    """A partition cannot be made or given up; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition: the queue it is for (None: DEFAULT), its table, estimated rows, and bytes with its indexes."""
+
+    face: str
+    queue: str | None
+    table: str
+    rows: int
+    bytes: int
+
+
+def partitions(using: str | None = None) -> list[Partition]:
+    """Every partition of both tables."""
+    with connections[resolve(using)].cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT p.relname, c.relname, pg_get_expr(c.relpartbound, c.oid), obj_description(c.oid, 'pg_class'),
+             greatest(c.reltuples, 0)::bigint, pg_total_relation_size(c.oid)
+            FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_class c ON c.oid = i.inhrelid
+            WHERE p.oid IN (to_regclass('workqueue_item'), to_regclass('workqueue_job')) ORDER BY 1, 2
+            """
+        )
+        rows = cursor.fetchall()
+    faces = {table: face for face, table in TABLES.items()}
+    return [
+        Partition(faces[parent], None if bound == "DEFAULT" else _named(bound, comment), table, count, size)
+        for parent, table, bound, comment, count, size in rows
+    ]
+
+
+def face_of(queue: str, using: str | None = None) -> str:
+    """Either "items" or "jobs": what the queue is known to hold. Raises `PartitionError` if nobody knows."""
+    with connections[resolve(using)].cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT face FROM workqueue_queue WHERE name = %(queue)s
+            UNION ALL SELECT 'items' WHERE EXISTS (SELECT 1 FROM workqueue_item WHERE queue = %(queue)s)
+            UNION ALL SELECT 'jobs' WHERE EXISTS (SELECT 1 FROM workqueue_job WHERE queue = %(queue)s)
+            LIMIT 1
+            """,
+            {"queue": queue},
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise PartitionError(f"nobody has used a queue {queue!r} yet; say whether it holds items or jobs (--face)")
+    return str(row[0])
+
+
+def stall(queue: str, face: str, using: str | None = None) -> timedelta:
+    """For how long creating or dropping the queue's partition would hold up its table: an estimate."""
+    with connections[resolve(using)].cursor() as cursor:
+        counting = sql.SQL("SELECT count(*) FROM {} WHERE queue = {}")
+        cursor.execute(counting.format(sql.Identifier(TABLES[face]), sql.Literal(queue)))
+        (rows,) = cursor.fetchone() or (0,)
+    return timedelta(seconds=round(rows / ROWS_PER_SECOND, 3))
+
+
+def create(queue: str, face: str, using: str | None = None) -> Partition:
+    """Give the queue a partition of its own, and move its rows there. Raises `PartitionError` if it has one."""
+    alias = resolve(using)
+    parent = TABLES[face]
+    if _own(queue, face, alias) is not None:
+        raise PartitionError(f"queue {queue!r} has a partition of its own already")
+    names = {
+        "parent": sql.Identifier(parent),
+        "rest": sql.Identifier(f"{parent}_default"),
+        "own": sql.Identifier(_table(parent, queue)),
+        "queue": sql.Literal(queue),
+        "storage": sql.SQL(STORAGE),
+    }
+
+    def carve(run: Callable[[str], None]) -> None:
+        # The parent first, as every statement takes them; SHARE UPDATE EXCLUSIVE lets readers and writers through.
+        run("LOCK TABLE ONLY {parent} IN SHARE UPDATE EXCLUSIVE MODE")
+        run("LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE")
+        run("CREATE TABLE {own} (LIKE {rest} INCLUDING ALL EXCLUDING IDENTITY) WITH ({storage})")
+        run("ALTER TABLE {own} ALTER COLUMN queue SET STATISTICS 0")
+        run("COMMENT ON TABLE {own} IS {queue}")
+        run(
+            "WITH moved AS (DELETE FROM {rest} WHERE queue = {queue} RETURNING *) INSERT INTO {own} SELECT * FROM moved"
+        )
+        run("ALTER TABLE {parent} ATTACH PARTITION {own} FOR VALUES IN ({queue})")
+
+    _persist(alias, names, carve)
+    _run_alone(alias, sql.SQL("ANALYZE {own}").format(**names))
+    made = _own(queue, face, alias)
+    assert made is not None  # noqa: S101 - it was just committed
+    return made
+
+
+def drop(queue: str, face: str, using: str | None = None, *, purge: bool = False) -> None:
+    """Give the queue's partition up: its rows move back to DEFAULT, or with `purge` are deleted."""
+    alias = resolve(using)
+    parent = TABLES[face]
+    own = _own(queue, face, alias)
+    if own is None:
+        raise PartitionError(f"queue {queue!r} has no partition of its own")
+    names = {
+        "parent": sql.Identifier(parent),
+        "rest": sql.Identifier(f"{parent}_default"),
+        "own": sql.Identifier(own.table),
+    }
+
+    def fill_in(run: Callable[[str], None]) -> None:
+        run("LOCK TABLE {parent} IN ACCESS EXCLUSIVE MODE")  # DETACH wants it; and so all partitions, in order
+        run("ALTER TABLE {parent} DETACH PARTITION {own}")
+        if not purge:
+            run("INSERT INTO {rest} SELECT * FROM {own}")
+        run("DROP TABLE {own}")
+
+    _persist(alias, names, fill_in)
+
+
+def _persist(alias: str, names: dict[str, Any], steps: Callable[[Callable[[str], None]], None]) -> None:
+    """Run the steps in one transaction; step back from locks that are not to be had at once, and try again."""
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        raise PartitionError("partitions are made and dropped in a transaction of their own, not inside atomic()")
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while True:
+        try:
+            with transaction.atomic(using=alias), connection.cursor() as cursor:
+                waiting = f"{LOCK_TIMEOUT // timedelta(milliseconds=1)}ms"
+                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [waiting])
+                steps(lambda text: cursor.execute(sql.SQL(text).format(**names)))
+        except DatabaseError as error:
+            if verdict(error) not in (Verdict.LOCKED, Verdict.RETRY):
+                raise
+            if time.monotonic() > deadline:
+                raise PartitionError(
+                    f"the locks were not to be had within {PATIENCE}: some transaction holds rows of the table open"
+                ) from error
+            time.sleep(random.uniform(0.05, 0.5))
+        else:
+            return
+
+
+def _run_alone(alias: str, statement: sql.Composed) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _own(queue: str, face: str, alias: str) -> Partition | None:
+    for partition in partitions(alias):
+        if partition.face == face and partition.queue == queue:
+            return partition
+    return None
+
+
+def _table(parent: str, queue: str) -> str:
+    readable = re.sub(r"[^a-z0-9]+", "_", queue.lower()).strip("_")[:24]
+    return f"{parent}_{readable}_{hashlib.sha256(queue.encode()).hexdigest()[:8]}"
+
+
+def _named(bound: str, comment: str | None) -> str:
+    """The queue of a partition: what we noted with it, or else what its bound says."""
+    return comment if comment is not None else bound.removeprefix("FOR VALUES IN (").removesuffix(")")

@@ -1,0 +1,173 @@
+"""`workqueue_partition`: a queue moves to a partition of its own and back while workers go on."""
+
+import threading
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, connections
+
+from django_workqueue import JobQueue, Queue
+from django_workqueue.partitions import PartitionError, create, drop, partitions
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE = "hot 'n' \\ quoted %s {Q} ü"
+
+
+@pytest.fixture(autouse=True)
+def _no_partitions_left():
+    yield
+    for partition in partitions():
+        if partition.queue is not None:
+            drop(partition.queue, partition.face, purge=True)
+
+
+def command(*words: str) -> str:
+    out = StringIO()
+    call_command("workqueue_partition", *words, stdout=out)
+    return out.getvalue()
+
+
+def tables_of(queue: str, table: str) -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT DISTINCT tableoid::regclass::text FROM {table} WHERE queue = %s", [queue])
+        return {name.strip('"') for (name,) in cursor.fetchall()}
+
+
+@pytest.mark.parametrize("face", ["items", "jobs"])
+def test_create_moves_the_rows_and_drop_moves_them_back(face):
+    if face == "items":
+        queue = Queue(QUEUE)
+        queue.enqueue("a", "b", "c")
+        table = "workqueue_item"
+    else:
+        queue = JobQueue(QUEUE)
+        queue.enqueue_many("kind", [1, 2, 3])
+        table = "workqueue_job"
+    command("create", QUEUE)
+    own = tables_of(QUEUE, table)
+    assert len(own) == 1
+    assert own != {f"{table}_default"}
+    assert QUEUE in [partition.queue for partition in partitions()]
+    assert repr(QUEUE) in command("list")
+    assert queue.complete(*queue.claim(limit=1)) == 1
+    command("drop", QUEUE)
+    assert tables_of(QUEUE, table) == {f"{table}_default"}
+    assert queue.stats().ready == 2
+    assert len(queue.claim()) == 2
+
+
+def test_purge_deletes_the_rows():
+    queue = Queue("hot")
+    queue.enqueue("a")
+    command("create", "hot")
+    command("drop", "hot", "--purge")
+    assert queue.claim() == []
+
+
+def test_an_own_partition_is_claimed_as_cheaply_with_hot_updates():
+    create("hot", "items")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            WHERE c.relname LIKE 'workqueue_item_hot_%' AND i.indisvalid
+            """
+        )
+        assert cursor.fetchone() == (4,)
+        cursor.execute("SELECT reloptions FROM pg_class WHERE relname LIKE 'workqueue_item_hot_%' AND relkind = 'r'")
+        assert "fillfactor=50" in cursor.fetchone()[0]
+        cursor.execute(
+            "SELECT attstattarget FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+            "WHERE c.relname LIKE 'workqueue_item_hot_%' AND c.relkind = 'r' AND attname = 'queue'"
+        )
+        assert cursor.fetchone() == (0,)
+
+
+def test_refusals_say_what_is_wrong():
+    with pytest.raises(CommandError, match="nobody has used a queue 'unheard of'"):
+        command("create", "unheard of")
+    with pytest.raises(CommandError, match="no partition of its own"):
+        command("drop", "plain", "--face", "items")
+    create("twice", "items")
+    with pytest.raises(PartitionError, match="already"):
+        create("twice", "items")
+
+
+@pytest.mark.django_db(transaction=False)
+def test_refuses_inside_a_transaction():
+    with pytest.raises(PartitionError, match="atomic"):
+        create("hot", "items")
+
+
+def test_a_long_stall_wants_force(monkeypatch):
+    Queue("hot").enqueue("a")
+    monkeypatch.setattr("django_workqueue.partitions.ROWS_PER_SECOND", 0.1)
+    with pytest.raises(CommandError, match="--force"):
+        command("create", "hot")
+    assert "partition" in command("create", "hot", "--force")
+
+
+def test_locks_that_others_hold_are_waited_for_briefly_and_asked_for_again(second, aside, wait_until):
+    queue = Queue("hot")
+    queue.enqueue("a")
+    second.execute("BEGIN")
+    second.execute("LOCK TABLE workqueue_item_default IN ROW EXCLUSIVE MODE")
+
+    def carve():
+        try:
+            return create("hot", "items")
+        finally:
+            connections.close_all()
+
+    creating = aside(carve)
+    queue.enqueue("b", timeout=5)  # not shut out for good while the locks are asked for
+    assert not creating.done()
+    second.execute("COMMIT")
+    assert creating.result(30).queue == "hot"
+    assert queue.stats().ready == 2
+
+
+def test_nothing_is_lost_when_partitions_come_and_go_under_four_live_workers():
+    queue = Queue("hot", retention=timedelta(0))
+    seen: set[str] = set()
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def work():
+        try:
+            while not stop.is_set():
+                items = queue.claim(50, lease=timedelta(seconds=30))
+                queue.complete(*items)
+                seen.update(item.key for item in items)
+        except BaseException as error:  # noqa: BLE001 - told below
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    def produce(name: str):
+        try:
+            for number in range(1500):
+                queue.enqueue(f"{name}-{number}")
+        except BaseException as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    producers = [threading.Thread(target=produce, args=(name,)) for name in "abcd"]
+    for thread in workers + producers:
+        thread.start()
+    for _ in range(3):
+        create("hot", "items")
+        drop("hot", "items")
+    for thread in producers:
+        thread.join()
+    stop.set()
+    for thread in workers:
+        thread.join()
+    while items := queue.claim():
+        seen.update(item.key for item in items)
+        queue.complete(*items)
+    assert errors == []
+    assert seen == {f"{name}-{number}" for name in "abcd" for number in range(1500)}
