@@ -87,11 +87,11 @@ class WorkQuerySet(models.QuerySet[M]):
             cursor.execute(text, params)
             return cursor.fetchall() if cursor.description else []
 
-    def brief(self, patience: timedelta) -> AbstractContextManager[None]:
-        """A block whose statements the server gives up after `patience`. On a connection of our own, it does not."""
+    def brief(self, patience: timedelta, **settings: str) -> AbstractContextManager[None]:
+        """`database.brief` where the statements go. (A connection of our own keeps its settings and its patience.)"""
         if self._own is not None:
             return nullcontext()
-        return database.brief(self._db or database.writes_to(self.model), patience)
+        return database.brief(self._db or database.writes_to(self.model), patience, **settings)
 
     def _number(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> int:
         return int(self.send(statement, queue, params)[0][0])

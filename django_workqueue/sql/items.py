@@ -322,31 +322,3 @@ HURRY = Statement(
     """,
     prepare=False,
 )
-
-# Exact, and so as dear as the queue is long: for people who ask. An inbox row counts unless its key is
-# waiting already; a lapsed last attempt counts as stalled, whether or not it was marked yet.
-STATS = Statement(
-    "item_stats",
-    f"""
-    SELECT count(*) FILTER (WHERE due), count(*) FILTER (WHERE later), count(*) FILTER (WHERE live),
-     count(*) FILTER (WHERE stalled), count(*) FILTER (WHERE done),
-     COALESCE((extract(epoch FROM statement_timestamp() - min(since) FILTER (WHERE due)) * 1000000)::bigint, 0)
-    FROM (
-     SELECT q.available_at AS since, {OPEN} AND {DUE} AS due,
-      {OPEN} AND q.lease_until = 'epoch' AND q.available_at > statement_timestamp() AS later,
-      {OPEN} AND q.lease_until > statement_timestamp() AS live,
-      q.completed_at IS NULL AND (q.stalled_at IS NOT NULL OR (q.lease_until > 'epoch' AND NOT ({DUE})
-       AND q.lease_until <= statement_timestamp())) AS stalled,
-      q.completed_at IS NOT NULL AS done
-     FROM workqueue_item q WHERE q.queue = {{Q}}
-      AND ({OPEN} OR NOT EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}} AND i.key = q.key))
-     UNION ALL
-     SELECT min(i.available_at), min(i.available_at) <= statement_timestamp(),
-      min(i.available_at) > statement_timestamp(), false, false, false
-     FROM workqueue_inbox i WHERE i.queue = {{Q}}
-      AND NOT EXISTS (SELECT 1 FROM workqueue_item q WHERE q.queue = {{Q}} AND q.key = i.key AND {OPEN})
-     GROUP BY i.key) counted
-    """,
-    prepare=False,
-    for_people=True,
-)
