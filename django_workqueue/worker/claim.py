@@ -45,7 +45,7 @@ class Budget:
 
     def __init__(self, limit: int | None) -> None:
         self._left = limit
-        self._out = 0
+        self._asked_for = 0  # by claims that are under way
         self._lock = threading.Lock()  # guards both
 
     def take(self, wanted: int) -> int:
@@ -55,10 +55,18 @@ class Budget:
         with self._lock:
             granted = min(wanted, self._left)
             self._left -= granted
+            self._asked_for += granted
             return granted
 
+    def claimed(self, number: int, *, of: int) -> None:
+        """So much was claimed of what might be."""
+        if self._left is not None:
+            with self._lock:
+                self._asked_for -= of
+                self._left += of - number
+
     def give_back(self, number: int) -> None:
-        """So much of it was not claimed, or not started."""
+        """So much of it was not started."""
         if self._left is not None:
             with self._lock:
                 self._left += number
@@ -66,7 +74,7 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether nothing more may be claimed."""
-        return self._left == 0
+        return self._left == 0 and not self._asked_for
 
 
 class Look:
@@ -244,17 +252,17 @@ class Claimer:
         try:
             claim = lane.source.claim_on(self._connection, wanted, lane.lease, lane.kinds)
         except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
-            self._budget.give_back(wanted)
+            self._budget.claimed(0, of=wanted)
             look.woken = was_woken or look.woken
             self._failed(error)
             return
         self._patience.succeeded()
-        self._budget.give_back(wanted - len(claim.works))
         if claim.works:
             self._take_in_hand(lane, claim)
         elif quiet:
             look.dry = True
             self._checked()
+        self._budget.claimed(len(claim.works), of=wanted)
         lane.hungry = claim.full
         if not claim.full:
             lane.low = -1

@@ -72,9 +72,9 @@ class Crew:
         """Whether there is nothing left to do: worn out, `max_items` reached, or drained."""
         if self.worn_out:
             return True
-        if self.busy():
-            return False
-        return self._budget.spent or (self._draining and all(claimer.drained for claimer in self._claimers))
+        # In this order: a claim that is under way is neither spent nor drained, and one that has come is busy.
+        at_an_end = self._budget.spent or (self._draining and all(claimer.drained for claimer in self._claimers))
+        return at_an_end and not self.busy()
 
     def busy(self) -> bool:
         """Whether anything is in hand, running, or not settled."""

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from django_workqueue import Item, Queue
 
+if waits_on := os.environ.get("SHOP_IMPORT_WAITS_ON"):
+    Path(waits_on).read_text()
+
 LEASE = timedelta(seconds=float(os.environ.get("SHOP_LEASE", "60")))
 
 sync = Queue[str]("shop-sync")

@@ -1,0 +1,193 @@
+"""The database goes and comes back: nothing exits, nothing spins, nothing is lost."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError
+
+from django_workqueue import Item, Queue
+from django_workqueue.worker import Counts
+from testproject import postgres
+from tests import conftest as house
+from tests.interleave import wait_until
+from tests.worker.conftest import Running, Shop
+
+Working = Callable[..., Running]
+
+OURS = "datname = current_database() AND application_name LIKE 'django_workqueue %'"
+
+
+def test_every_connection_of_ours_may_be_cut_at_any_time(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any]
+) -> None:
+    runs: list[str] = []
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        runs.append(item.key)
+        time.sleep(0.001)
+
+    running = working(queue)
+    total = 0
+    for _ in range(8):
+        queue.enqueue_many(f"{number:05d}" for number in range(total, total + 250))
+        total += 250
+        second.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}")
+        wait_until(lambda: len(set(runs)) >= total - 125, 20)  # noqa: B023
+    wait_until(lambda: queue.stats().completed == total, 30)
+    assert len(set(runs)) == total
+    running.stop()
+
+
+def test_it_says_so_once_when_it_goes_and_once_when_it_is_back(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, gone, tries = queue.source.claim_on, threading.Event(), list[float]()
+
+    def claim_on(*args: Any) -> Any:
+        if gone.is_set():
+            tries.append(time.monotonic())
+            raise OperationalError("the server closed the connection unexpectedly")
+        return claim(*args)
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    queue.handler(lambda item: None)
+    running = working(queue, poll=0.05)
+    wait_until(running.is_idle)
+    gone.set()
+    wait_until(lambda: len(tries) == 5, 20)
+    assert tries[4] - tries[0] > 0.5  # waits, longer each time
+    gone.clear()
+    queue.enqueue("a")
+    wait_until(lambda: queue.stats().completed == 1)
+    wait_until(lambda: "is back" in caplog.text)
+    assert len(re.findall("cannot be used", caplog.text)) == 1
+    assert len(re.findall("is back", caplog.text)) == 1
+
+
+def test_a_connection_on_a_read_only_standby_is_dropped_and_remade(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, connections = queue.source.claim_on, list[int]()
+
+    def claim_on(connection: Any, *args: Any) -> Any:
+        connections.append(connection.raw.info.backend_pid)
+        if len(connections) == 2:
+            connection.execute("SET default_transaction_read_only = on")  # as after a switch-over
+        return claim(connection, *args)
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    queue.handler(lambda item: None)
+    running = working(queue, poll=0.05)
+    wait_until(lambda: len(connections) >= 2)
+    queue.enqueue("a")
+    wait_until(lambda: queue.stats().completed == 1)
+    assert len(set(connections)) == 2
+    running.stop()
+
+
+def test_outcomes_are_kept_while_the_database_is_gone_and_written_when_it_is_back(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, gone, claimed = queue.source.settle_on, threading.Event(), list[int]()
+    claim = queue.source.claim_on
+
+    def settle_on(*args: Any) -> Any:
+        if gone.is_set():
+            raise OperationalError("gone")
+        return settle(*args)
+
+    def claim_on(*args: Any) -> Any:
+        answer = claim(*args)
+        claimed.append(len(answer.works))
+        return answer
+
+    monkeypatch.setattr(queue.source, "settle_on", settle_on)
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    monkeypatch.setattr(queue.source, "max_claim", 100)
+    gone.set()
+    queue.handler(lambda item: None)
+    queue.enqueue_many(f"{number:05d}" for number in range(3000))
+    running = working(queue)
+    wait_until(lambda: sum(claimed) > 400)
+    time.sleep(0.3)
+    assert sum(claimed) < 1000  # what is claimed is bounded while nothing can be settled
+    gone.clear()
+    wait_until(lambda: queue.stats().completed == 3000, 30)
+    assert running.stop() == Counts(completed=3000)
+
+
+def test_what_the_database_refuses_is_said_once_and_tried_again(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, refused = queue.source.claim_on, list[int]()
+
+    def claim_on(connection: Any, *args: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(1)
+            connection.execute("SELECT * FROM no_such_table")
+        return claim(connection, *args)
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    queue.handler(lambda item: None)
+    queue.enqueue("a")
+    working(queue)
+    wait_until(lambda: queue.stats().completed == 1)
+    assert len(re.findall("no_such_table", caplog.text)) == 1
+
+
+def test_a_stop_keeps_its_deadline_while_the_database_is_gone(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = threading.Event()
+
+    def settle_on(*args: Any) -> Any:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(queue.source, "settle_on", settle_on)
+    queue.handler(lambda item: started.set())
+    queue.enqueue("a")
+    running = working(queue)
+    assert started.wait(10)
+    begun = time.monotonic()
+    running.stop(1)
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.timeout(180)
+def test_worker_processes_survive_a_crash_and_restart_of_the_server(shop: Shop) -> None:
+    server = postgres.throwaway().start()
+    env = os.environ | house.environment() | {
+        "DATABASE_URL": server.url, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_LOG": str(shop.log),
+        "PYTHONPATH": str(house.PROJECT), "WORKQUEUE_TEST_OTHER": "nowhere",
+    }  # fmt: skip
+    manage = [sys.executable, str(house.PROJECT / "testproject" / "manage.py")]
+    enqueue = "from tests.worker.shop.tasks import sync; import sys; sync.enqueue({!r})"
+    try:
+        subprocess.run([*manage, "migrate", "-v0"], env=env, check=True)
+        process = shop.start("shop-sync", "--processes", "2", "--poll", "0.2", DATABASE_URL=server.url)
+        subprocess.run([*manage, "shell", "-v0", "-c", enqueue.format("ok-1")], env=env, check=True)
+        shop.wait_for("ended", "ok-1")
+        pids = {pid for _, _, pid in shop.notes("ended")}
+        for crash in range(2):
+            server.halt(mode="immediate")
+            server.boot()
+            subprocess.run([*manage, "shell", "-v0", "-c", enqueue.format(f"ok-{crash + 2}")], env=env, check=True)
+            shop.wait_for("ended", f"ok-{crash + 2}")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=30)[0]
+        assert process.returncode == 0
+        assert "starting another" not in said
+        assert pids
+    finally:
+        server.close()
