@@ -246,7 +246,10 @@ class ListedSource(LeasingSource):
 
     def cancel_here(self, ids: Iterable[int]) -> int:
         """Cancel pending and running jobs."""
-        return sum(self.here(lambda table: table.cancel(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        cancelled: int = sum(self.here(lambda table: table.cancel(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        if cancelled:
+            lanes.wake_later(self.alias, self.name)  # whoever runs one of them looks whether it is still theirs
+        return cancelled
 
     def retry_here(self, ids: Iterable[int]) -> int:
         """Let dead and cancelled jobs start afresh."""

@@ -29,36 +29,36 @@ class Call:
         self.fn: Callable[[Any], Any] = middleware.around(handler)
         self.timeout = handler.timeout.total_seconds() if handler.timeout is not None else None
 
-    def returned(self, work: Any, result: Any) -> Outcome:
-        """What a return means for one piece of work."""
+    def returned(self, work: Any, result: Any, ran: float = 0.0) -> Outcome:
+        """What a return after so many seconds means for one piece of work."""
         if result is not None and iscoroutine(result):
             result.close()
             mistake = TypeError(f"{self.handler.name} returned a coroutine; declare it with async def")
-            return self.raised(work, mistake)
-        return Outcome(work, Verb.COMPLETE, ZERO, None, result)
+            return self.raised(work, mistake, ran)
+        return Outcome(work, Verb.COMPLETE, ZERO, None, result, ran)
 
-    def raised(self, work: Any, error: BaseException) -> Outcome:
-        """What an exception means for one piece of work."""
+    def raised(self, work: Any, error: BaseException, ran: float = 0.0) -> Outcome:
+        """What an exception after so many seconds means for one piece of work."""
         if isinstance(error, PartialFailure):
             named = _error_of(error, work)
-            return Outcome(work, Verb.COMPLETE) if named is None else self.raised(work, named)
+            return self.returned(work, None, ran) if named is None else self.raised(work, named, ran)
         if isinstance(error, Retry):
-            return Outcome(work, Verb.SNOOZE, error.delay, error)
+            return Outcome(work, Verb.SNOOZE, error.delay, error, None, ran)
         if isinstance(error, HandlerTimeout) and self.timeout is not None:
             error = HandlerTimeout(f"{self.handler.name} ran past its timeout of {self.timeout:g} s")
         permanent = _is_permanent(error)
         journal.failed(self.handler, what(work), error, again=not permanent)
         if permanent:
-            return Outcome(work, Verb.FINISH, ZERO, error)
-        return Outcome(work, Verb.FAIL, self._delay(work.attempts), error)
+            return Outcome(work, Verb.FINISH, ZERO, error, None, ran)
+        return Outcome(work, Verb.FAIL, self._delay(work.attempts), error, None, ran)
 
-    def all_returned(self, works: Sequence[Any], result: Any) -> list[Outcome]:
+    def all_returned(self, works: Sequence[Any], result: Any, ran: float = 0.0) -> list[Outcome]:
         """What a batch handler's return means for its batch."""
-        return [self.returned(work, result if iscoroutine(result) else None) for work in works]
+        return [self.returned(work, result if iscoroutine(result) else None, ran) for work in works]
 
-    def all_raised(self, works: Sequence[Any], error: BaseException) -> list[Outcome]:
+    def all_raised(self, works: Sequence[Any], error: BaseException, ran: float = 0.0) -> list[Outcome]:
         """What a batch handler's exception means for its batch."""
-        return [self.raised(work, error) for work in works]
+        return [self.raised(work, error, ran) for work in works]
 
     def _delay(self, attempts: int) -> timedelta:
         try:

@@ -84,6 +84,7 @@ class Look:
         self.lane = lane
         self.at = 0.0
         self.woken = True
+        self.check_at = 0.0
         self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
         self._floor = 0.0  # seconds from a look to the next that a wake may cause …
         self._looked_at = 0.0
@@ -249,6 +250,9 @@ class Claimer:
         quiet = self._busy is not None and not self._busy()
         was_woken, look.woken = look.woken, False
         sent_at = monotonic()
+        if was_woken and lane.kinds is not None and sent_at >= look.check_at and lane.open:
+            look.check_at = sent_at + 1.0
+            self._keeper.check(lane)  # a cancelled job wakes its queue
         try:
             claim = lane.source.claim_on(self._connection, wanted, lane.lease, lane.kinds)
         except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it

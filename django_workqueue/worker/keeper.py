@@ -30,8 +30,8 @@ class Keeper(Protocol):
     def drop(self, batch: Batch, works: Sequence[Any]) -> None:
         """Renew these no longer: they ran past their timeout."""
 
-    def hurry(self, lane: Lane) -> None:
-        """Look now whether what runs in this lane is still wanted."""
+    def check(self, lane: Lane) -> None:
+        """See soon whether what runs in this lane is still wanted."""
 
     def stop(self, timeout: float) -> bool:
         """Keep no longer; whether that is so within the timeout."""
@@ -78,9 +78,9 @@ class OwnKeeper:
         """Leave some of a claim out of its renewal."""
         batch.dropped.update(batch.lane.source.idents(works))
 
-    def hurry(self, lane: Lane) -> None:
-        """Renew this lane's leases now."""
-        self._of(lane).hurry(lane)
+    def check(self, lane: Lane) -> None:
+        """Look at this lane's older leases."""
+        self._of(lane).check(lane)
 
     def stop(self, timeout: float) -> bool:
         """End the threads."""

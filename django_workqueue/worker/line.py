@@ -154,11 +154,11 @@ class Line:
         batch.dropped.update(idents)
         self._send("drop", batch.fence.token, idents)
 
-    def hurry(self, lane: Lane) -> None:
-        """Have this lane's leases renewed now."""
-        self._send("hurry", lane.number)
+    def check(self, lane: Lane) -> None:
+        """Have this lane's older leases looked at."""
+        self._send("check", lane.number)
         if self._is_alone:
-            self._own.hurry(lane)
+            self._own.check(lane)
 
     def say_goodbye(self, *, finished: bool) -> None:
         """Tell what was done in all; `finished` if there is nothing left to do, so that nobody need come after us."""

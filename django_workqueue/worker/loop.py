@@ -188,7 +188,7 @@ class Group:
         try:
             outcomes = await self._outcomes(slot, lane, call, batch, works)
         except BaseException as error:  # noqa: BLE001 - a thread's outer edge: no slot and no work is ever lost to it
-            outcomes = self._failed(slot, call, works, error)
+            outcomes = self._failed(slot, call, works, error, monotonic() - begun)
         slot.current = None
         batch.done.extend(outcomes)
         lane.settler.ring()
@@ -225,25 +225,27 @@ class Group:
         timer = None
         if call.timeout is not None:
             timer = self._loop.call_later(call.timeout, self._ran_past, slot, call, batch, works)
+        began = monotonic()
         try:
             result = await call.fn(argument)
         except BaseException as error:  # noqa: BLE001 - a handler's SystemExit is that item's failure
-            return self._failed(slot, call, works, error)
+            return self._failed(slot, call, works, error, monotonic() - began)
         finally:
             if timer is not None:
                 timer.cancel()
+        ran = monotonic() - began
         if call.handler.size is not None:
-            return call.all_returned(works, result)
-        return [call.returned(works[0], result)]
+            return call.all_returned(works, result, ran)
+        return [call.returned(works[0], result, ran)]
 
-    def _failed(self, slot: Slot, call: Call, works: list[Any], error: BaseException) -> list[Outcome]:
+    def _failed(self, slot: Slot, call: Call, works: list[Any], error: BaseException, ran: float) -> list[Outcome]:
         if slot.timed_out:
             timeout = HandlerTimeout()
             timeout.__cause__ = error
             error = timeout
         elif slot.cancelled and isinstance(error, asyncio.CancelledError):
             return [Outcome(work, slot.verb or Verb.RETURN) for work in works]
-        return call.all_raised(works, error)
+        return call.all_raised(works, error, ran)
 
     def _ran_past(self, slot: Slot, call: Call, batch: Batch, works: list[Any]) -> None:
         task = slot.task

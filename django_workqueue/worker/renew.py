@@ -17,13 +17,14 @@ from django_workqueue.engine import Source
 from .lane import Lane
 from .outage import Outage, Patience
 
+CHECK_SHARE = 20  # a round that took x is not followed by a check within 20 x
 AGAIN = 1.0  # seconds at most until leases that could not be renewed are tried again
 
 
 class Lease:
     """One claim's lease: `held()` are the idents to renew; `renewed` is told the new deadline, `lost` what is gone."""
 
-    __slots__ = ("held", "key", "lane", "lost", "renew_at", "renewed", "token")
+    __slots__ = ("began", "check", "held", "key", "lane", "lost", "renew_at", "renewed", "token")
 
     def __init__(
         self,
@@ -43,6 +44,8 @@ class Lease:
         self.renewed = renewed
         self.lost = lost
         self.renew_at = deadline - lane.seconds * 2 / 3
+        self.began = monotonic()
+        self.check = False  # whether it is to be seen before that if the work is still ours
 
 
 class Renewer:
@@ -52,6 +55,7 @@ class Renewer:
         self.alias = alias
         self.leases: dict[Any, Lease] = {}  # set and popped by other threads: single operations, atomic
         self._tick = min(max(shortest / 12, 0.02), AGAIN)
+        self._check_at = 0.0
         self._outage = outage
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -82,11 +86,15 @@ class Renewer:
         """A lease is done with."""
         self.leases.pop(key, None)
 
-    def hurry(self, lane: Lane) -> None:
-        """Look at this lane's leases now: something about them may have changed."""
+    def check(self, lane: Lane) -> None:
+        """See soon whether what runs long in this lane is still ours: it may have been cancelled."""
+        now = monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + AGAIN
         for lease in list(self.leases.values()):
-            if lease.lane is lane:
-                lease.renew_at = 0.0
+            if lease.lane is lane and now - lease.began > AGAIN:
+                lease.check = True
 
     def _run(self, stop: threading.Event) -> None:
         connection = Connection(self.alias, application="django_workqueue renew")
@@ -94,10 +102,13 @@ class Renewer:
         while not stop.wait(self._tick):
             now = monotonic()
             for lease in list(self.leases.values()):
-                if lease.renew_at > now:
+                if lease.renew_at > now and not lease.check:
                     continue
                 try:
-                    _renew(connection, lease)
+                    if lease.renew_at > now:
+                        _check(connection, lease)
+                    else:
+                        _renew(connection, lease)
                 except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
                     pause, remake = patience.failed(error)
                     if remake:
@@ -107,7 +118,17 @@ class Renewer:
                 patience.succeeded()
                 if stop.is_set():
                     break
+            self._check_at = max(self._check_at, monotonic() + CHECK_SHARE * (monotonic() - now))
         connection.close()
+
+
+def _check(connection: Connection, lease: Lease) -> None:
+    """See which of a lease's work is no longer ours."""
+    lease.check = False
+    idents = lease.held()
+    gone = set(idents).difference(lease.lane.source.held_on(connection, lease.token, idents)) if idents else ()
+    if gone:
+        lease.lost(sorted(gone))
 
 
 def _renew(connection: Connection, lease: Lease) -> None:

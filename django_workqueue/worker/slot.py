@@ -108,12 +108,18 @@ class Slot:
                 continue
             if ident in connected:
                 tidy.tidy()
+            began = now
             try:
                 result = Context().run(fn, work)
             except BaseException as error:  # noqa: BLE001 - a handler's SystemExit is that item's failure
-                outcome = call.raised(work, error)
+                now = monotonic()
+                outcome = call.raised(work, error, now - began)
             else:
-                outcome = Outcome(work, _COMPLETE, ZERO) if result is None else returned(work, result)
+                now = monotonic()
+                ran = now - began
+                outcome = (
+                    Outcome(work, _COMPLETE, ZERO, None, None, ran) if result is None else returned(work, result, ran)
+                )
             self.current = None
             batch.done.append(outcome)
             if settler.asleep:
@@ -121,7 +127,6 @@ class Slot:
             if ident in connected:
                 tidy.tidy()
             number += 1
-            now = monotonic()
             if now - begun > NOTE:
                 lane.ran(number, now - begun)
                 begun, number = now, 0
@@ -140,10 +145,9 @@ class Slot:
             self.current = (batch, work)
             if self._admitted(lane, batch, work):
                 call = lane.only or lane.calls[work.kind]
-                begun = monotonic()
-                result, error = self._call(call, work, ident)
-                batch.done.append(call.returned(work, result) if error is None else call.raised(work, error))
-                lane.ran(1, monotonic() - begun)
+                result, error, ran = self._call(call, work, ident)
+                batch.done.append(call.returned(work, result, ran) if error is None else call.raised(work, error, ran))
+                lane.ran(1, ran)
             else:
                 batch.done.append(Outcome(work, Verb.RETURN))
             self.current = None
@@ -166,12 +170,13 @@ class Slot:
                 may = set(map(id, startable))
                 batch.done.extend(Outcome(work, Verb.RETURN) for work in works if id(work) not in may)
             if startable:
-                begun = monotonic()
-                result, error = self._call(call, list(startable), ident)
-                batch.done.extend(
-                    call.all_returned(startable, result) if error is None else call.all_raised(startable, error)
+                result, error, ran = self._call(call, list(startable), ident)
+                batch.done += (
+                    call.all_returned(startable, result, ran)
+                    if error is None
+                    else call.all_raised(startable, error, ran)
                 )
-                lane.ran(len(startable), monotonic() - begun)
+                lane.ran(len(startable), ran)
             self.current = None
             lane.settler.ring()
             if monotonic() > until and self.pool.shared:
@@ -184,9 +189,11 @@ class Slot:
             return self.pool.starter.start(lane, batch, work) and batch.may_start(work)
         return True
 
-    def _call(self, call: Call, argument: Any, ident: int) -> tuple[Any, BaseException | None]:
+    def _call(self, call: Call, argument: Any, ident: int) -> tuple[Any, BaseException | None, float]:
+        """Result, exception, and the seconds it took."""
         if ident in tidy.connected:
             tidy.tidy()
+        began = monotonic()
         result, error, rang = None, None, False
         try:
             if call.timeout is None or self.alarm is None or self.pool.watchdog is None:
@@ -198,9 +205,10 @@ class Slot:
                 )
         except BaseException as raised:  # noqa: BLE001 - a handler's SystemExit is that item's failure
             error = raised
+        ran = monotonic() - began
         if ident in tidy.connected:
             (tidy.close if rang else tidy.tidy)()
-        return result, error
+        return result, error, ran
 
 
 _COMPLETE = Verb.COMPLETE

@@ -267,9 +267,9 @@ class Supervisor:
             token, idents = message
             if token in child.claims:
                 child.claims[token].drop(idents)
-        elif verb == "hurry":
+        elif verb == "check":
             lane = self._lanes[message[0]]
-            self._renewers[lane.source.alias].hurry(lane)
+            self._renewers[lane.source.alias].check(lane)
         elif verb == "counts":
             *numbers, child.finished = message
             child.counts = Counts(*numbers)

@@ -43,7 +43,7 @@ class Gauge:
 
     async def ahold(self, item: Item[Any]) -> None:
         self.enter()
-        while not self.open.is_set():
+        while not self.open.is_set():  # noqa: ASYNC110 - a thread opens it
             await asyncio.sleep(0.01)
         self.leave()
 
@@ -117,8 +117,8 @@ def test_queues_share_the_threads_fairly(make_queue: MakeQueue, working: Working
         time.sleep(0.002)
         order.append(item.queue)
 
-    first.handler(lambda item: work(item))
-    second.handler(lambda item: work(item))
+    first.handler(work)
+    second.handler(work)
     first.enqueue_many(keys(600))
     second.enqueue_many(keys(100))
     working(first, second, concurrency=2)

@@ -190,7 +190,7 @@ def test_a_handler_that_returns_a_coroutine_by_mistake_fails(queue: Queue[str], 
     async def work(item: Item[str]) -> None:
         raise AssertionError
 
-    queue.handler(lambda item: work(item))
+    queue.handler(lambda item: work(item))  # noqa: PLW0108 - a sync function that returns a coroutine
     queue.enqueue("a")
     assert drain(queue).failed == 1
     assert "async def" in (rows(queue)["a"].last_error or "")

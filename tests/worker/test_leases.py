@@ -213,7 +213,7 @@ def test_a_lost_lease_is_seen_by_the_handler_and_its_outcome_is_dropped_and_coun
     wait_until(lambda: queue.stats().leased == 1)
     # As another worker's claim leaves it: leased, under another token.
     second.execute(
-        "UPDATE workqueue_item SET lease_token = lease_token + 1, lease_until = now() + interval '1 h' WHERE queue = %s",
+        "UPDATE workqueue_item SET lease_token = lease_token + 1, lease_until = now() + '1 h' WHERE queue = %s",
         [queue.name],
     )
     wait_until(lambda: seen == ["lost"])

@@ -62,7 +62,7 @@ def test_an_unknown_name_is_a_command_error_that_lists_the_known_ones(shop: Shop
     said = output_of(process)
     assert process.returncode == 1
     assert "CommandError: there is no queue 'nowhere'" in said
-    assert "'shop-async', 'shop-impatient', 'shop-sync'" in said
+    assert "'shop-async', 'shop-impatient', 'shop-jobs', 'shop-sync'" in said
     assert "Traceback" not in said
 
 

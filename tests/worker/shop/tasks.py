@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from django_workqueue import Item, Queue
+from django_workqueue import Item, Job, JobQueue, Queue
 
 if waits_on := os.environ.get("SHOP_IMPORT_WAITS_ON"):
     Path(waits_on).read_text()
@@ -71,3 +71,16 @@ def ignore_everything(seconds: float) -> None:
             time.sleep(0.05)
         except BaseException:
             continue
+
+
+jobs = JobQueue("shop-jobs")
+
+
+@jobs.handler("note", lease=LEASE)
+def note_job(job: Job) -> None: ...
+
+
+@jobs.handler("die", lease=LEASE)
+def die(job: Job) -> None:
+    time.sleep(0.3)  # until more is in hand
+    os.kill(os.getpid(), signal.SIGKILL)
