@@ -157,7 +157,8 @@ class _Look:
         percent = _percent(pages)
         one_in = ONE_IN if percent < ALL else 1
         share = max(len(ranks), 1)
-        how = {"percent": percent, "mask": one_in - 1, "front": FRONT // share, "back": BACK // share}
+        ends = {"front": max(FRONT // share, 1), "back": max(BACK // share, 1)}
+        how = {"percent": percent, "mask": one_in - 1, **ends}
         rows = self._briefly(self.statements.sample, ranks=ranks, **how)
         if rows is None:
             rows = self._ask(self.statements.sample, ranks=[], **how)
