@@ -66,6 +66,18 @@ def settled(alias: str, *statuses: Status) -> notify.ListenerState:
     return state
 
 
+def pids_listening(observer: psycopg.Connection[Any]) -> list[int]:
+    """The server processes that this process's listeners, or a child's, are connected to."""
+    return [pid for (pid,) in observer.execute(LISTENS)]
+
+
+def worker_pid() -> int:
+    """The server process that this process is connected to."""
+    opened = notify.switchboard().listeners["default"].session
+    assert opened is not None
+    return opened._connection.raw.info.backend_pid
+
+
 def waiting_threads(waited_for: Wakeup) -> int:
     """How many threads have come as far as to sleep."""
     return len(waited_for._changed._waiters)  # type: ignore[attr-defined]
@@ -130,6 +142,11 @@ def test_a_cancelled_await_loses_no_wake(worker: Wakeup) -> None:
         return await worker.await_wake(0.5) or not waiting.cancelled()
 
     assert asyncio.run(main())
+    assert not worker._changed._pausing
+
+
+def test_an_await_that_nobody_answers_leaves_nothing_behind(worker: Wakeup) -> None:
+    assert not asyncio.run(worker.await_wake(0.01))
     assert not worker._changed._pausing
 
 
@@ -241,7 +258,7 @@ def test_a_queue_of_any_name_is_woken(queue: str, second: Any) -> None:
 
 def test_all_waiters_of_a_process_share_one_connection_and_one_thread(worker: Wakeup, second: Any) -> None:
     with listening("a"), listening("b"):
-        assert len(second.execute(LISTENS).fetchall()) == 1
+        wait_until(lambda: pids_listening(second) == [worker_pid()])
         assert [thread.name for thread in listener_threads()] == ["workqueue-listen-default"]
         assert listener_threads()[0].daemon
 
@@ -327,7 +344,7 @@ def test_the_proxy_of_these_tests_would_deceive_a_check_of_its_own_connection(mo
 def test_probe_tells_how_listening_fares_and_leaves_nothing_behind(second: Any) -> None:
     assert notify.listener_state("default").status is Status.OFF
     assert notify.probe("default").status is Status.LISTENING
-    wait_until(lambda: not second.execute(LISTENS).fetchall())
+    wait_until(lambda: not pids_listening(second))
     assert notify.listener_state("default").status is Status.OFF
     with relayed() as relay:
         relay.close()
@@ -400,7 +417,7 @@ def test_the_database_can_be_dropped_soon_after_the_last_wait(second: Any) -> No
 
 def test_close_gives_the_connection_back_now_and_a_later_wait_opens_another(worker: Wakeup, second: Any) -> None:
     assert notify.close(10)
-    wait_until(lambda: not second.execute(LISTENS).fetchall())
+    wait_until(lambda: not pids_listening(second))
     waiting = aside(worker.wait, 10)
     assert waiting.result(10), "woken as soon as it listens again"
     send(second)
@@ -428,7 +445,7 @@ def test_without_threads_the_poll_goes_on(monkeypatch: Any) -> None:
 def test_a_forked_child_listens_on_a_connection_of_its_own_and_leaves_the_parents_alone(
     worker: Wakeup, second: Any
 ) -> None:
-    (parents,) = second.execute(LISTENS).fetchone()
+    parents = worker_pid()
     read, write = os.pipe()
     ready_read, ready_write = os.pipe()
     waiting = aside(worker.wait, 0.01)  # somebody may well be waiting at the moment of the fork
@@ -444,16 +461,14 @@ def test_a_forked_child_listens_on_a_connection_of_its_own_and_leaves_the_parent
             os._exit(0)
     waiting.result(10)
     assert os.read(ready_read, 1) == b"!"
-    listen = [pid for (pid,) in second.execute(LISTENS)]
-    assert parents in listen
-    assert len(listen) == 2
+    wait_until(lambda: len(pids := pids_listening(second)) == 2 and parents in pids)
     send(second)
     assert json.loads(os.read(read, 1000)) == {"again": True, "woken": True, "threads": 1}
     assert os.waitpid(child, 0)[1] == 0
     assert worker.wait(10)
     send(second)
     assert worker.wait(10), "the parent's connection has survived the child's end"
-    assert [pid for (pid,) in second.execute(LISTENS)] == [parents]
+    wait_until(lambda: pids_listening(second) == [parents])
     for end in (read, write, ready_read, ready_write):
         os.close(end)
 

@@ -226,9 +226,14 @@ def test_a_process_that_ends_sends_its_last_wake(heard: Any) -> None:
     script = """
 import django; django.setup()
 from django_workqueue import Queue
+from django_workqueue.lanes import commits
+from django_workqueue.notify import waker
+from tests.interleave import wait_until
+waker.INTERVAL = 60
 queue = Queue("tiles")
 queue.enqueue("a")
 queue.enqueue("b")
+wait_until(lambda: commits("default").waker._due)
 """
     subprocess.run([sys.executable, "-c", script], env=os.environ | environment(), cwd=PROJECT, check=True, timeout=60)
     assert heard() == [QUEUE, QUEUE]

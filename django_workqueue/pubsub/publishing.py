@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections
 
-from django_workqueue import database
+from django_workqueue import database, payloads
 from django_workqueue.exceptions import InvalidPayload, PayloadTooLarge
 
 MAX_PAYLOAD = 7_999  # bytes: the server's limit
@@ -123,4 +123,5 @@ def _as_json(payload: object) -> str:
     try:
         return json.dumps(payload, cls=DjangoJSONEncoder, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
+        payloads.dumps(payload)  # says it better, with the path to what is wrong
         raise InvalidPayload(f"the payload is neither text, bytes nor JSON: {error}") from error
