@@ -5,6 +5,7 @@ Owns the templates (one filled database per contestant, setup and size, cloned f
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -41,7 +42,7 @@ class Arena:
         if contestant.language == "python":
             words, self.version = installs.python(contestant.adapter, contestant.install)
         else:
-            words = [sys.executable]
+            words, self.version = [sys.executable], importlib.metadata.version(contestant.install[0])
             self.environment["DJANGO_SETTINGS_MODULE"] = "benchmarks.project.settings"
         return [*words, "-m", "benchmarks.contestants.driver", contestant.adapter]
 

@@ -13,7 +13,23 @@ from benchmarks.results import Key, Ratio, Results
 from benchmarks.scenarios import claims, drain, enqueue, latency, memory, partitions, snapshot, stats
 
 PYTHON_PEERS = tuple(peer for peer in catalog.peers() if peer.language == "python")
-ITEMS, BARE = catalog.ITEMS.name, catalog.BARE_ITEMS.name
+ITEMS = catalog.ITEMS.name
+
+
+@dataclass(frozen=True)
+class Face:
+    """One of our queues, its floor, and how far it should be ahead of the best-tuned peer."""
+
+    what: str
+    ours: str
+    bare: str
+    ahead: float
+
+
+FACES = (
+    Face("items", catalog.ITEMS.name, catalog.BARE_ITEMS.name, 1.5),
+    Face("jobs", catalog.JOBS.name, catalog.BARE_JOBS.name, 1.2),
+)
 
 
 @dataclass(frozen=True)
@@ -53,47 +69,56 @@ def lines(results: Results) -> list[Line]:
 def drains(results: Results) -> Iterable[Line]:
     """The backlog, against the best-tuned peer, every Python peer's defaults, and the bare loop."""
     one, two = "1 process", "2 processes"
-    ours = key(drain.NAME, ITEMS, "defaults")
-    yield against_best(results, "drain of items, our defaults, 1 process", ours(one), tuned(one), 1.5)
-    yield against_best(results, "drain of items, our defaults, 2 processes", ours(two), tuned(two), 1.2)
-    defaults = [Key(drain.NAME, peer.name, "defaults", one) for peer in PYTHON_PEERS]
-    yield against_best(results, "drain of items against Python peers' defaults", ours(one), defaults, 8.0)
-    bare = Key(drain.NAME, BARE, "defaults", one)
-    yield against_best(results, "drain of items against the bare loop", ours(one), [bare], 0.6)
+    for face in FACES:
+        what = f"drain of {face.what}, our defaults"
+        ours = key(drain.NAME, face.ours, "defaults")
+        yield against_best(results, f"{what}, 1 process", ours(one), tuned(one), face.ahead)
+        yield against_best(results, f"{what}, 2 processes", ours(two), tuned(two), 1.2)
+        defaults = [Key(drain.NAME, peer.name, "defaults", one) for peer in PYTHON_PEERS]
+        yield against_best(results, f"{what}, against Python peers' defaults", ours(one), defaults, 8.0)
+        yield against_best(results, f"{what}, 1 process", ours(one), [Key(drain.NAME, face.bare, "defaults", one)], 0.6)
 
 
 def enqueues(results: Results) -> Iterable[Line]:
-    """Single keys from many threads, and thousands."""
+    """Single enqueues from many threads, and thousands."""
     python = {peer.name for peer in PYTHON_PEERS}
-    for threads in ("16 threads", "32 threads"):
-        ours = Key(enqueue.NAME, ITEMS, "defaults", threads)
-        peers = [each for each in results.keys(enqueue.NAME) if each.contestant in python and each.variant == threads]
-        yield against_best(results, f"enqueue of one key, {threads}, against Python peers", ours, peers, 8.0)
-        single = Key(enqueue.NAME, BARE, "defaults", threads)
-        yield against_best(results, f"enqueue of one key, {threads}, against a statement a call", ours, [single], 4.0)
-    ours = Key(enqueue.NAME, ITEMS, "defaults", enqueue.MANY)
-    peers = [Key(enqueue.NAME, peer.name, "defaults", enqueue.MANY) for peer in catalog.peers()]
-    yield against_best(results, "enqueue_many by thousands", ours, peers, 1.5)
+    for face in FACES:
+        ours = key(enqueue.NAME, face.ours, "defaults")
+        for threads in ("16 threads", "32 threads"):
+            what = f"enqueue of single {face.what}, {threads}"
+            peers = [each for each in results.keys(enqueue.NAME) if each.contestant in python]
+            peers = [each for each in peers if each.variant == threads]
+            yield against_best(results, f"{what}, against Python peers", ours(threads), peers, 8.0)
+            single = Key(enqueue.NAME, face.bare, "defaults", threads)
+            yield against_best(results, f"{what}, against a statement a call", ours(threads), [single], 4.0)
+        peers = [Key(enqueue.NAME, peer.name, "defaults", enqueue.MANY) for peer in catalog.peers()]
+        yield against_best(results, f"enqueue_many of {face.what} by thousands", ours(enqueue.MANY), peers, 1.5)
 
 
 def latencies(results: Results) -> Iterable[Line]:
     """An idle worker."""
-    for percentile in ("p50", "p99"):
-        ours = Key(latency.NAME, ITEMS, "defaults", percentile)
-        peers = [
-            Key(latency.NAME, peer.name, peer.latency, percentile)
-            for peer in catalog.peers()
-            if peer.latency is not None
-        ]
-        best = results.best(peers, lowest=True)
-        ratio = results.ratio(ours, best) if best else None
-        yield Line(f"idle worker, {percentile}", who(best), ratio, 1.0, at_least=False)
+    for face in FACES:
+        for percentile in ("p50", "p99"):
+            peers = [
+                Key(latency.NAME, peer.name, peer.latency, percentile)
+                for peer in catalog.peers()
+                if peer.latency is not None
+            ]
+            best = results.best(peers, lowest=True)
+            ours = Key(latency.NAME, face.ours, "defaults", percentile)
+            ratio = results.ratio(ours, best) if best else None
+            yield Line(f"idle worker of {face.what}, {percentile}", who(best), ratio, 1.0, at_least=False)
 
 
 def snapshots(results: Results) -> Iterable[Line]:
     """A backlog under a held snapshot."""
-    first, last = (Key(snapshot.NAME, ITEMS, "defaults", variant) for variant in ("first 10 k", "last 10 k"))
-    yield Line("drain under a held snapshot, last 10 k", "first 10 k", results.ratio(last, first), 0.9)
+    for face in FACES:
+        first, last = (
+            Key(snapshot.NAME, face.ours, "defaults", variant) for variant in (snapshot.FIRST, snapshot.LAST)
+        )
+        yield Line(
+            f"drain of {face.what} under a held snapshot, last 10 k", "first 10 k", results.ratio(last, first), 0.9
+        )
 
 
 def claim_costs(results: Results) -> Iterable[Line]:
@@ -118,8 +143,10 @@ def partitioned(results: Results) -> Iterable[Line]:
 
 def grown(results: Results) -> Iterable[Line]:
     """A worker's memory."""
-    few, many = (Key(memory.NAME, ITEMS, "defaults", each) for each in (memory.AFTER_FEW, memory.AFTER_MANY))
-    yield Line("memory of a worker after 1 M items", "after 10 k", results.ratio(many, few), 1.1, at_least=False)
+    for face in FACES:
+        few, many = (Key(memory.NAME, face.ours, "defaults", each) for each in (memory.AFTER_FEW, memory.AFTER_MANY))
+        what = f"memory of a worker after 1 M {face.what}"
+        yield Line(what, "after 10 k", results.ratio(many, few), 1.1, at_least=False)
 
 
 def counted(results: Results) -> Iterable[Line]:

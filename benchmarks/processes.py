@@ -39,15 +39,18 @@ class Command:
 
     def call(self, verb: str, options: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, Any]:
         """Run a verb to its end and return its answer."""
-        done = subprocess.run(
-            [*self.words, verb, json.dumps(options)],
-            check=False,
-            env={**self.environment, **extra},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=VERB_LIMIT,
-        )
+        try:
+            done = subprocess.run(
+                [*self.words, verb, json.dumps(options)],
+                check=False,
+                env={**self.environment, **extra},
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=VERB_LIMIT,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"{verb}: not done after {VERB_LIMIT:.0f} s") from late
         if done.returncode:
             raise Failed(f"{verb}: {tail(done.stderr or done.stdout)}")
         lines = done.stdout.strip().splitlines()

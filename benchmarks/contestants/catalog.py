@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to configure a contestant. `says` is for the table; `jobs` is how many it drains in about 4 s."""
+    """One way to configure a contestant. `says` is for the table; `jobs` is how many it drains in a few seconds."""
 
     label: str
     says: str
@@ -27,7 +27,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One queue. `pending` is its unfinished jobs in SQL, from the word after FROM."""
+    """One queue. `install` begins with its package; ours is there already. `pending` is its unfinished jobs in SQL, from the word after FROM."""
 
     name: str
     adapter: str
@@ -47,7 +47,7 @@ class Contestant:
 
 def everybody() -> tuple[Contestant, ...]:
     """Us, the floor and the peers, in the order of the tables."""
-    return (ITEMS, BARE_ITEMS, *peers())
+    return (ITEMS, JOBS, BARE_ITEMS, BARE_JOBS, *peers())
 
 
 def peers() -> tuple[Contestant, ...]:
@@ -59,7 +59,7 @@ ITEMS = Contestant(
     "django_workqueue, items",
     "ours_items",
     "ours",
-    (),
+    ("django-workqueue",),
     "workqueue_item WHERE completed_at IS NULL AND stalled_at IS NULL",
     (
         Setup("defaults", "", 150_000, several={"worker": {"processes": 2}}, processes=(1, 2)),
@@ -68,13 +68,36 @@ ITEMS = Contestant(
     snapshot=("defaults", 200_000),
 )
 
+JOBS = Contestant(
+    "django_workqueue, jobs",
+    "ours_jobs",
+    "ours",
+    ("django-workqueue",),
+    "workqueue_job WHERE outcome IS NULL",
+    (
+        Setup("defaults", "", 100_000, several={"worker": {"processes": 2}}, processes=(1, 2)),
+        Setup("retention 0", "deletes what is done", 100_000, {"delete": True}),
+    ),
+    snapshot=("defaults", 200_000),
+)
+
 BARE_ITEMS = Contestant(
     "bare psycopg, items",
-    "bare",
+    "bare_items",
     "ours",
-    (),
+    ("psycopg",),
     ITEMS.pending,
-    (Setup("defaults", "claim 500, complete 500, one connection each", 150_000),),
+    (Setup("defaults", "claim 500, complete 500, a connection each", 150_000),),
+    latency=None,
+)
+
+BARE_JOBS = Contestant(
+    "bare psycopg, jobs",
+    "bare_jobs",
+    "ours",
+    ("psycopg",),
+    JOBS.pending,
+    (Setup("defaults", "claim 500, complete 500, a connection each", 100_000),),
     latency=None,
 )
 
@@ -85,7 +108,7 @@ GRAPHILE_WORKER = Contestant(
     ("graphile-worker",),
     "graphile_worker._private_jobs",
     (
-        Setup("defaults", "", 6_000),
+        Setup("defaults", "", 3_000),
         Setup(
             "best",
             "localQueue 500, concurrentJobs 24, completeJobBatchDelay 0",
@@ -129,7 +152,7 @@ PGQUEUER = Contestant(
     ("pgqueuer[asyncpg]", "uvloop"),
     "pgqueuer",
     (
-        Setup("defaults", "asyncpg", 15_000),
+        Setup("defaults", "asyncpg", 6_000),
         Setup(
             "best",
             "asyncpg pool of 4, uvloop, batch_size 1000",
@@ -175,11 +198,11 @@ PROCRASTINATE = Contestant(
     ("procrastinate", "psycopg[binary,pool]"),
     "procrastinate_jobs WHERE status IN ('todo', 'doing')",
     (
-        Setup("defaults", "", 2_000),
+        Setup("defaults", "", 1_000),
         Setup(
             "best",
             "concurrency 20, delete_jobs always",
-            2_500,
+            1_500,
             {"worker": {"concurrency": 20, "delete_jobs": "always"}},
             processes=(1, 2),
         ),
@@ -193,11 +216,11 @@ PROCRASTINATE_DJANGO = Contestant(
     ("procrastinate[django]", "psycopg[binary,pool]"),
     PROCRASTINATE.pending,
     (
-        Setup("defaults", "", 1_500),
+        Setup("defaults", "", 800),
         Setup(
             "best",
             "concurrency 20, delete_jobs always",
-            2_000,
+            1_200,
             {"arguments": ["--concurrency", "20", "--delete-jobs", "always"]},
             processes=(1, 2),
         ),
@@ -211,11 +234,11 @@ DJANGO_TASKS_DB = Contestant(
     ("django-tasks-db", "psycopg[binary]"),
     "django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
     (
-        Setup("defaults", "", 300),
+        Setup("defaults", "", 200),
         Setup(
             "best",
             "CONN_MAX_AGE None, verbosity 0",
-            700,
+            500,
             {"database": {"CONN_MAX_AGE": None}, "worker": {"verbosity": 0}},
             processes=(1, 2),
         ),
@@ -230,7 +253,7 @@ DJANGO_Q2 = Contestant(
     ("django-q2", "psycopg[binary]"),
     "django_q_ormq",
     (
-        Setup("defaults", "2 workers", 200),
+        Setup("defaults", "2 workers", 100),
         Setup(
             "best",
             "CONN_MAX_AGE None, bulk 100, save_limit -1, queue_limit 1000, recycle 100000",

@@ -108,7 +108,8 @@ def cycle(seconds: float) -> dict[str, float]:
 def partition(count: int) -> dict[str, int]:
     """Give our queue and others a partition each."""
     for index in range(count):
-        call_command("workqueue_partition", "create", items.name if index == 0 else f"other-{index}", verbosity=0)
+        name = items.name if index == 0 else f"other-{index}"
+        call_command("workqueue_partition", "create", name, face="items", verbosity=0)
     return {"count": count}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.arena import Arena
 from benchmarks.processes import Failed, Workers
 from benchmarks.results import Key, Results
+from benchmarks.scenarios.drain import wait_finished
 
 NAME = "memory"
 UNIT = "MiB"
@@ -24,7 +25,7 @@ LIMIT = 120.0
 
 def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
     """Let one worker work both."""
-    if not arena.contestant.adapter.startswith("ours"):
+    if arena.contestant.adapter not in {"ours_items", "ours_jobs"}:
         return
     setup = arena.contestant.setup("defaults")
     few, many = max(100, int(FEW * scale)), max(200, int(MANY * scale))
@@ -34,6 +35,7 @@ def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
             for variant, jobs, total in ((AFTER_FEW, few, few), (AFTER_MANY, many - few, many)):
                 arena.call("fill", setup, database, count=jobs)
                 workers.wait_runs(total, limit=LIMIT)
+                wait_finished(arena, database, workers)
                 results.add(Key(NAME, arena.contestant.name, "defaults", variant), round_, memory(workers))
     except Failed as failure:
         results.fail(NAME, arena.contestant.name, "defaults", str(failure))

@@ -1,7 +1,7 @@
 """What a transaction that stays open elsewhere costs: nothing that is worked meanwhile can be vacuumed.
 
 A backlog is drained while another session holds a snapshot; the rate of the first 10,000 jobs is compared with that of
-the last 10,000. Ours with its defaults, 200,000 items; the peers with their best settings and what they can do.
+the last 10,000. Ours with its defaults, 200,000; the peers with their best settings and what they can do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks.scenarios import drain
 
 NAME = "snapshot"
 UNIT = "jobs/s"
+FIRST, LAST = "first 10 k", "last 10 k"
 EDGE = 10_000
 LIMIT = 60.0
 
@@ -38,7 +39,7 @@ def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
         return
     starts = drained.starts
     first, last = edge / (starts[edge] - starts[0]) * 1e9, edge / (starts[-1] - starts[-1 - edge]) * 1e9
-    for variant, value in (("first 10 k", first), ("last 10 k", last), ("last ÷ first", last / first)):
+    for variant, value in ((FIRST, first), (LAST, last), ("last / first", last / first)):
         results.add(Key(NAME, contestant.name, label, variant), round_, value)
 
 

@@ -1,0 +1,42 @@
+"""The bare loop on the keyed queue's statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import django
+
+django.setup()
+
+from benchmarks.contestants import bare, ours  # noqa: E402 - needs the apps
+from benchmarks.project.tasks import items as queue  # noqa: E402
+from benchmarks.project.tasks import key  # noqa: E402
+from django_workqueue.sql import items  # noqa: E402
+
+prepare = ours.prepare
+
+CLAIM = bare.text(items.CLAIM, queue.name)
+COMPLETE = bare.text(items.COMPLETE_KEEP, queue.name)
+ENQUEUE = bare.text(items.ENQUEUE, queue.name)
+
+
+def work() -> None:
+    """Claim and complete until SIGTERM."""
+    bare.work(claim, COMPLETE)
+
+
+def claim(connection: bare.Connection, token: int) -> tuple[list[int], Mapping[str, Any]]:
+    """One claim."""
+    rows = connection.execute(CLAIM, {**bare.CLAIM, "token": token, "max": 0}, prepare=False).fetchall()
+    keys = [row[2] for row in rows if row[2] is not None]
+    return list(map(int, keys)), {"keys": keys, "token": token}
+
+
+class Producer(bare.Producer):
+    """One statement a call."""
+
+    def send(self, connection: bare.Connection, numbers: Sequence[int]) -> None:
+        zeros = [0] * len(numbers)
+        keys = list(map(key, numbers))
+        connection.execute(ENQUEUE, {"keys": keys, "priorities": zeros, "delays": zeros}, prepare=True)
