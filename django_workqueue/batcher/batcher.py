@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from ..exceptions import QueueClosed, WorkqueueError
+from ..exceptions import QueueClosed
 from . import process
 from .calls import Call, Lane, LoopCall, ThreadCall, deadline_in, lock_timeout, ring, seconds_until
 from .lines import Lines
@@ -90,7 +90,7 @@ class Batcher:
         before it have landed and the ones after it are not written. Raises the write's own error, `QueueClosed`,
         or after `timeout` seconds (None: never) `EnqueueTimeout`, which says what is still likely to land.
         """
-        _check_timeout(timeout)
+        self._check(lane, timeout)
         call = ThreadCall(lane, entries)
         try:
             answered = call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
@@ -108,7 +108,7 @@ class Batcher:
         timeout: float | None = None,
     ) -> list[R] | None:
         """As `submit`, awaiting. A caller that is cancelled leaves as one that timed out does."""
-        _check_timeout(timeout)
+        self._check(lane, timeout)
         call = LoopCall(lane, entries)
         try:
             answered = await call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
@@ -126,7 +126,7 @@ class Batcher:
         """
         call = Call(lane, entries)
         call.left = True
-        if not self._enter(call):
+        if not self._enter(call) and not self._writer.is_me():
             self._write_here(call, POST_PATIENCE)
         self._leave(call)
         return call.size
@@ -175,11 +175,15 @@ class Batcher:
 
     # Callers, in line
 
+    def _check(self, lane: Lane[Any, Any], timeout: float | None) -> None:
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout must be positive or None, not {timeout!r}")
+        if self._writer.is_me():
+            raise RuntimeError(f"Queue {lane.name!r}: the thread that writes cannot wait for itself to write")
+
     def _enter(self, call: Call) -> bool:
         """Line the call up; whether there is a thread to write it."""
         self._notice_fork()
-        if self._writer.is_me():
-            raise RuntimeError(f"Queue {call.lane.name!r}: the thread that writes cannot wait for itself to write")
         with self._lock:
             if self._closed or call.lane.closed:
                 raise QueueClosed(f"Queue {call.lane.name!r} is closed in this process. Nothing was enqueued.")
@@ -220,7 +224,8 @@ class Batcher:
             with self._lock:
                 threaded = self._line_up(call)
             left = seconds_until(deadline)
-            if not (call.wait(left) if threaded else self._write_here(call, left)):
+            answered = call.wait(left) if threaded else self._write_here(call, left)
+            if not answered or call.error is not None:
                 with self._lock:
                     self._lines.remove(call)
                 return False
@@ -240,7 +245,7 @@ class Batcher:
         lost: Counter[str] = Counter()
         for call in calls:
             lost[call.lane.name] += call.size - call.written
-        for name, count in sorted(lost.items()):
+        for name, count in sorted((+lost).items()):
             logger.error("%s: gave up on %d entries of queue %r", self.name, count, name)
 
     def _write_here(self, call: Call, timeout: float | None) -> bool:
@@ -252,7 +257,8 @@ class Batcher:
         try:
             with writer.as_writer():
                 while not call.done and seconds_until(deadline) != 0:
-                    writer.write_batch(deadline)
+                    if writer.write_batch(deadline) is None:  # an interrupt has lost the call
+                        break
                 if process.exiting():  # nobody comes by later to find it idle
                     writer.drop_connection()
         except Exception as error:  # noqa: BLE001 - logged, and raised to every caller
@@ -264,17 +270,4 @@ class Batcher:
     def _break_down(self, error: BaseException) -> None:
         """Something is broken that is nobody's entries: answer everybody, so that nobody waits for ever."""
         logger.error("%s: failed, with everything in line", self.name, exc_info=error)
-        self._give_up(None, lambda call: _broken(call, error))
-        with self._lock:
-            self._writer.batch = None
-
-
-def _broken(call: Call, cause: BaseException) -> WorkqueueError:
-    error = WorkqueueError(f"Queue {call.lane.name!r}: the batcher failed; the call may or may not have landed")
-    error.__cause__ = cause
-    return error
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"timeout must be positive or None, not {timeout!r}")
+        self._give_up(None, lambda call: call.broken(error))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ..exceptions import EnqueueTimeout
+from ..exceptions import EnqueueTimeout, WorkqueueError
 
 E = TypeVar("E")
 R_co = TypeVar("R_co", covariant=True)
@@ -28,7 +28,8 @@ class Lane(Protocol[E, R_co]):
         """Make the entries durable in one statement; return a result for each, or None.
 
         They come in the order in which they arrived. How long they waited is for them to know: an entry with
-        a delay carries the monotonic time at which it is due, and the write sends what is left of it.
+        a delay carries the monotonic time at which it is due, and the write sends what is left of it. Entries
+        come again when the connection broke before the answer, though they may have landed.
         """
 
     def after(self) -> None:
@@ -42,12 +43,12 @@ class Call:
     `admitted` are written even if the caller leaves.
     """
 
-    __slots__ = ("admitted", "done", "entries", "error", "lane", "left", "results", "size", "taken", "written")
+    __slots__ = ("admitted", "asked", "done", "entries", "error", "lane", "left", "results", "size", "taken", "written")
 
     def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
         self.lane = lane
         self.entries = tuple(entries)
-        self.size = len(self.entries)
+        self.asked = self.size = len(self.entries)
         self.admitted = 0
         self.taken = 0
         self.written = 0
@@ -67,7 +68,8 @@ class Call:
         self.written = self.taken
         self.done = self.written == self.size
         if results is not None:
-            self.results = [*(self.results or ()), *results]
+            self.results = self.results or []
+            self.results += results
         return self.done
 
     def fail(self, error: BaseException) -> None:
@@ -95,17 +97,26 @@ class Call:
 
     def late(self, timeout: float | None) -> EnqueueTimeout:
         """For the caller whose `timeout` has passed; the call is truncated already."""
-        lead = f"Queue {self.lane.name!r}: not durable after {timeout:g} s. "
         if not self.size:
-            return EnqueueTimeout(f"{lead}Nothing of the call was enqueued: too much is waiting already.")
-        return EnqueueTimeout(f"{lead}Still likely to land: its first {self.size:,} entries, which were taken on.")
+            fate = "Nothing of the call was enqueued: too much is waiting already."
+        elif self.size == self.asked:
+            fate = "Taken on, and still likely to land."
+        else:
+            fate = f"Of {self.asked:,} entries the first {self.size:,} are still likely to land, the others will not."
+        return EnqueueTimeout(f"Queue {self.lane.name!r}: not durable after {timeout:g} s. {fate}")
 
     def forsaken(self) -> EnqueueTimeout:
         """For the caller that is no longer waited for."""
-        lead = f"Queue {self.lane.name!r}: closed before the call was written. "
-        if not self.taken:
-            return EnqueueTimeout(f"{lead}Nothing of it was enqueued.")
-        return EnqueueTimeout(f"{lead}It may or may not have landed, in whole or in part.")
+        return EnqueueTimeout(f"Queue {self.lane.name!r}: closed before the call was written. {self._fate()}")
+
+    def broken(self, cause: BaseException) -> WorkqueueError:
+        """For the caller of a batcher that broke down."""
+        error = WorkqueueError(f"Queue {self.lane.name!r}: the batcher failed. {self._fate()}")
+        error.__cause__ = cause
+        return error
+
+    def _fate(self) -> str:
+        return "Nothing of it was enqueued." if not self.taken else "It may or may not have landed, wholly or in part."
 
 
 class ThreadCall(Call):

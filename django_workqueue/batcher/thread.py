@@ -80,12 +80,13 @@ class WritingThread:
             return False
         process.watch_exit()
         # A daemon: the interpreter joins the others before it lets anybody end them.
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError:  # there are no more threads to be had, or the interpreter is ending
-            self._thread = None
-        return self._thread is not None
+            return False
+        self._thread = thread
+        return True
 
     def _run(self) -> None:
         with self._writer.as_writer():
@@ -120,16 +121,16 @@ class WritingThread:
         Otherwise the first to come is written alone while the others wait, or they fall into two halves of
         which each waits for the other's write.
         """
+        together = batch.behind + batch.answered
         with self._lock:
-            in_line = self._lines.calls
             filled = self._lines.admitted >= batch.most or not self._lines.only(batch.lane)
-        if filled or batch.answered + in_line < 2:
+        if filled or together < 2:
             return
         if self._gather_skip:
             self._gather_skip -= 1
             return
-        self._sleep(in_line + batch.answered, min(self._writer.took * GATHER_SHARE, GATHER_MAX))
-        if self._lines.calls - in_line >= batch.answered / 2:
+        self._sleep(together, min(self._writer.took * GATHER_SHARE, GATHER_MAX))
+        if self._lines.calls - batch.behind >= batch.answered / 2:
             self._gather_missed = 0
         else:
             self._gather_missed += 1

@@ -132,11 +132,14 @@ class Writer:
                 results = batch.lane.write(entries)
             except Exception as error:
                 disposition = self._classify(error)
-                tries -= disposition is Disposition.RETRY
-                if disposition is Disposition.REFUSE or not tries:
+                if disposition is Disposition.REFUSE:
                     raise
                 if disposition is Disposition.RECONNECT:
                     self._gone(error)
+                elif tries == 1:
+                    raise
+                else:
+                    tries -= 1
             else:
                 self.took = time.monotonic() - started
                 self._back()
@@ -158,6 +161,8 @@ class Writer:
         answered = []
         with self._lock:
             batch.groups.pop()
+            if not batch.answered:
+                batch.behind = self._lines.calls
             at = 0
             for call, size in zip(calls, sizes, strict=True):
                 part = None if results is None else results[at : at + size]
@@ -165,7 +170,7 @@ class Writer:
                 if not call.done and call.land(part):  # done, but not by us: given up meanwhile
                     answered.append(call)
         ring(answered)
-        batch.landed = True
+        batch.landed = batch.landed or any(sizes)
         batch.answered += len(answered)
 
     def _refuse(self, batch: Batch, error: Exception) -> None:
@@ -180,7 +185,6 @@ class Writer:
             (call,) = calls
             if call.done:
                 return
-            self._lines.remove(call)
             call.fail(error)
         ring(calls)
         batch.answered += 1
@@ -207,7 +211,7 @@ class Writer:
 class Batch:
     """What was taken from a lane at once, in the groups in which it is still to be written, the next one last."""
 
-    __slots__ = ("answered", "groups", "landed", "lane", "most", "split")
+    __slots__ = ("answered", "behind", "groups", "landed", "lane", "most", "split")
 
     def __init__(self, lane: Lane[Any, Any], calls: list[Call], most: int) -> None:
         self.lane = lane
@@ -216,6 +220,7 @@ class Batch:
         self.split = False
         self.landed = False  # some of it
         self.answered = 0  # calls
+        self.behind = 0  # calls that were in line when the first of these were answered
 
     def calls(self) -> list[Call]:
         """Those still to be written."""
