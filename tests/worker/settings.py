@@ -5,5 +5,6 @@ import os
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.worker.shop"]
+INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "testproject.tiles"), "tests.worker.shop"]
 WORKQUEUE_AUTODISCOVER = os.environ.get("SHOP_AUTODISCOVER", "tasks") or None
+ROOT_URLCONF = "tests.worker.shop.urls"

@@ -147,12 +147,12 @@ def test_an_unflushed_completion_at_a_crash_is_simply_run_again(
 ) -> None:
     shop.start("--poll", "0.2", lease=2)
     with second.transaction():
-        goods.enqueue("sleep-0.5")
-        pid = shop.wait_for("started", "sleep-0.5")
+        goods.enqueue("sleep-1.5")
+        pid = shop.wait_for("started", "sleep-1.5")
         second.execute("SELECT 1 FROM workqueue_item WHERE queue = 'shop-sync' FOR UPDATE")
-        shop.wait_for("ended", "sleep-0.5")
+        shop.wait_for("ended", "sleep-1.5")
         os.kill(pid, signal.SIGKILL)
-    shop.wait_for("ended", "sleep-0.5", attempt=2)
+    shop.wait_for("ended", "sleep-1.5", attempt=2)
     wait_until(lambda: goods.stats().completed == 1)
 
 

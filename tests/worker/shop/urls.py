@@ -1,0 +1,5 @@
+"""A project needs a URLconf."""
+
+from typing import Any
+
+urlpatterns: list[Any] = []
