@@ -121,6 +121,8 @@ class Session:
         while self._echo != token:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
+                if self.pooled:  # the server's connection lives on, in the proxy
+                    self._execute(UNLISTEN.format(channel=sql.Identifier(self._private)))
                 raise Unheard(f"a wake to ourselves did not come back within {WITHIN:g} s")
             self._wait(self._alone, remaining)
             self._pgconn.consume_input()
