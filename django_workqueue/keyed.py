@@ -5,10 +5,9 @@ Owns merging, the inbox, folding, claims and settlements on encoded keys. The ty
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -22,7 +21,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb
 from .exceptions import KeyDecodeError
 from .floors import InboxFloor
 from .keys import CheckedCodec
-from .leasing import LeasingSource, Row, apart, by_claim, chunks
+from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
 from .text import error_text
 
@@ -243,11 +242,6 @@ class KeyedSource(LeasingSource):
         """Delete keys, out of the inbox too."""
         return sum(self.here(lambda table: table.remove(self.name, keys)) for keys in chunks(sorted(set(texts))))  # noqa: B023
 
-    def reap_here(self) -> int:
-        """Stall and reap all there is."""
-        reaped: int = self.here(self.reap)
-        return reaped
-
     # for the worker
 
     def idents(self, works: Sequence[Any]) -> list[Any]:
@@ -328,25 +322,14 @@ class KeyedSource(LeasingSource):
         """Stall lapsed last attempts and delete what was retained long enough; how many were deleted."""
         limit, most = self.settings.reap_batch, self.settings.max_attempts
         if most:
-            _in_rounds(rounds, limit, lambda: table.stall(self.name, most, limit=limit))
+            in_rounds(rounds, limit, lambda: table.stall(self.name, most, limit=limit))
         retention = self.settings.retention or KEPT_ERROR
-        return _in_rounds(rounds, limit, lambda: table.reap(self.name, retention, limit=limit))
+        return in_rounds(rounds, limit, lambda: table.reap(self.name, retention, limit=limit))
 
 
 def _text_of(outcome: Outcome) -> str:
     text: str = outcome.work._text
     return text
-
-
-def _in_rounds(rounds: int | None, limit: int, call: Callable[[], int]) -> int:
-    """Repeat a call that does up to `limit`, until it does less or the rounds are over; how much it did."""
-    done = 0
-    for _ in itertools.repeat(None) if rounds is None else range(rounds):
-        batch = call()
-        done += batch
-        if batch < limit:
-            break
-    return done
 
 
 class KeyLane(lanes.CommitLane[Waiting, None]):

@@ -5,6 +5,7 @@ Owns the loop, the ordering and the floors; which table is asked, and what a row
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -102,6 +103,14 @@ class LeasingSource(Source):
     @abstractmethod
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
+
+    def reap_here(self) -> int:
+        """Mark what is out of attempts, delete what was retained long enough, all there is; how many were deleted."""
+        return self.here(self.reap)
+
+    @abstractmethod
+    def reap(self, table: Any, rounds: int | None = None) -> int:
+        """The same in up to so many rounds."""
 
     def pause_here(self) -> None:
         """Note that the queue is paused."""
@@ -216,3 +225,14 @@ def by_claim(outcomes: Sequence[Outcome], ident: Callable[[Outcome], Any]) -> It
         else:
             small += group
     yield from apart(small, ident)
+
+
+def in_rounds(rounds: int | None, limit: int, call: Callable[[], int]) -> int:
+    """Repeat a call that does up to `limit`, until it does less or the rounds are over; how much it did."""
+    done = 0
+    for _ in itertools.repeat(None) if rounds is None else range(rounds):
+        batch = call()
+        done += batch
+        if batch < limit:
+            break
+    return done

@@ -23,7 +23,7 @@ from . import database, lanes, payloads
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload
-from .leasing import LeasingSource, Row, apart, chunks
+from .leasing import LeasingSource, Row, apart, chunks, in_rounds
 from .managers import Claimed, Interval, NewJobs, Settling, WorkJobQuerySet, microseconds
 from .text import cut, exception_path, message, told
 
@@ -246,7 +246,10 @@ class ListedSource(LeasingSource):
 
     def cancel_here(self, ids: Iterable[int]) -> int:
         """Cancel pending and running jobs."""
-        cancelled: int = sum(self.here(lambda table: table.cancel(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        cancelled: int = sum(
+            self.here(lambda table: table.cancel(self.name, some))  # noqa: B023
+            for some in chunks(sorted(set(ids)))
+        )
         if cancelled:
             lanes.wake_later(self.alias, self.name)  # whoever runs one of them looks whether it is still theirs
         return cancelled
@@ -371,22 +374,17 @@ class ListedSource(LeasingSource):
         }
 
     def maintain_on(self, connection: Connection) -> None:
-        """Bury what lapsed on its last attempt, prune what was retained long enough: a bounded share of each."""
-        table = self.table(connection)
-        table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
-        for outcome in OUTCOMES:
-            retention = self.settings.dead_retention if outcome == "dead" else self.settings.retention
-            self._prune(table, outcome, retention, rounds=10)
+        """Bury and prune: a bounded share of each."""
+        self.reap(self.table(connection), rounds=10)
+
+    def reap(self, table: WorkJobQuerySet, rounds: int | None = None) -> int:
+        """Bury what lapsed on its last attempt, prune what was retained long enough; how many were deleted."""
+        in_rounds(rounds, PRUNE_BATCH, lambda: table.bury(self.name, LAPSED, limit=PRUNE_BATCH))
+        keep = dict.fromkeys(OUTCOMES, self.settings.retention) | {"dead": self.settings.dead_retention}
+        return sum(self._prune(table, outcome, retention, rounds) for outcome, retention in keep.items())
 
     def _prune(self, table: WorkJobQuerySet, outcome: str, retention: timedelta, rounds: int | None = None) -> int:
-        pruned = 0
-        while rounds is None or rounds > 0:
-            batch = table.prune(self.name, outcome, retention, limit=PRUNE_BATCH)
-            pruned += batch
-            if batch < PRUNE_BATCH:
-                break
-            rounds = None if rounds is None else rounds - 1
-        return pruned
+        return in_rounds(rounds, PRUNE_BATCH, lambda: table.prune(self.name, outcome, retention, limit=PRUNE_BATCH))
 
 
 OUTCOMES = ("completed", "dead", "cancelled")

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from django.utils import autoreload
-from django.utils.module_loading import autodiscover_modules
 
-from django_workqueue import conf
+from django_workqueue.discovery import autodiscover
 
 from .counts import Counts
 from .shift import Options
@@ -26,7 +25,7 @@ def serve(names: Sequence[str], options: Options, *, using: str | None = None) -
     Raises `Unworkable` for an unknown name, or if there is no handler.
     """
     with Signals() as signals:
-        discover()
+        autodiscover()
         worker = Worker(list(names) or None, using=using)
         if signals.received:
             return Counts()
@@ -39,7 +38,7 @@ def reloading(names: Sequence[str], options: Options, *, using: str | None = Non
 
     def work() -> None:
         autoreload.raise_last_exception()
-        discover()
+        autodiscover()
         worker = Worker(list(names) or None, using=using)
         atexit.register(worker.stop, 2.0)  # the reloader ends the process with sys.exit: give back what is in hand
         with Signals() as signals:  # none of its own: this is not the main thread
@@ -47,10 +46,3 @@ def reloading(names: Sequence[str], options: Options, *, using: str | None = Non
 
     autoreload.run_with_reloader(work)
     return sum(total, Counts())
-
-
-def discover() -> None:
-    """Import the module of each installed app that holds its handlers."""
-    module = conf.autodiscover()
-    if module:
-        autodiscover_modules(module)
