@@ -14,7 +14,7 @@ from django_workqueue import Entry, QueueStats
 
 from .grid import TileKey
 from .models import Tile
-from .queues import tiles
+from .queues import tiles, without_those_in_hand
 
 SCREEN: Final = 100
 """The priority of the tile in the centre of a screen."""
@@ -45,9 +45,12 @@ def look(screen: Sequence[TileKey], margin: Sequence[TileKey] = ()) -> set[TileK
 
 
 def leave(gone: Sequence[TileKey]) -> None:
-    """Forget what no screen shows any more. Who else looks at one of them asks for it again at their next look."""
-    if gone:
-        tiles.remove(*gone)
+    """Forget what no screen shows any more. Who else looks at one of them asks for it again at their next look.
+
+    What a worker has in hand already is nearly there, and taking it away would not stop the worker.
+    """
+    if waiting := without_those_in_hand(gone):
+        tiles.remove(*waiting)
 
 
 def wait(wanted: Sequence[TileKey], patience: timedelta) -> set[TileKey]:

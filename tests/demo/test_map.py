@@ -108,6 +108,14 @@ def test_what_has_left_the_screen_is_no_longer_wanted(client):
     assert claimed() == [OFF]
 
 
+def test_what_is_being_rendered_is_not_taken_away_from_its_worker(client):
+    post(client, "look", {"screen": [triple(NEAR)], "margin": [triple(FAR)]})
+    (item,) = tiles.claim(1)
+    post(client, "look", {"left": [triple(NEAR), triple(FAR)]})
+    assert claimed() == []
+    assert tiles.complete(item) == 1
+
+
 def test_the_view_answers_what_is_finished_already(client):
     finish(FAR, OFF)
     response = post(client, "look", {"screen": [triple(NEAR), triple(FAR)], "margin": [triple(OFF)]})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from testproject.tiles import fractals
 from testproject.tiles.demo.visitor import flaw
 from testproject.tiles.fractals import PAINTINGS
 from testproject.tiles.grid import MAX_ZOOM, TileKey
@@ -87,3 +88,12 @@ def test_a_picture_of_another_size_is_no_tile():
     file = BytesIO()
     Image.new("RGB", (16, 16)).save(file, "PNG")
     assert "16 by 16" in flaw(file.getvalue())
+
+
+def test_filling_cells_by_their_outline_changes_no_point(monkeypatch):
+    re, im = np.meshgrid(np.linspace(-0.2, 0, 100), np.linspace(0.6, 0.9, 130))
+    quick, _ = fractals.mandelbrot(re, im, 300)
+    monkeypatch.setattr(fractals, "_cells", lambda shape: (np.zeros(shape, dtype=bool), []))
+    thorough, _ = fractals.mandelbrot(re, im, 300)
+    assert 0.2 < np.isnan(thorough).mean() < 0.9
+    assert np.array_equal(quick, thorough, equal_nan=True)

@@ -1,11 +1,12 @@
 // What the page pays attention to: tells the server what is on screen whenever that has changed, then waits for news of
-// what is missing. One look and one wait at a time; a wait without news ends in another look, so that nothing stays
-// forgotten, whatever happened at the other end.
+// what is missing. One look and one wait at a time; after some waits without news comes another look, so that nothing
+// stays forgotten, whatever happened at the other end.
 
 import { nameOf } from "./geometry.js";
 
 const SETTLE = 90; // ms: a moving map changes its mind many times a second
 const RETRY = 1500;
+const SILENCES = 3; // waits without news until we ask again
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -25,7 +26,7 @@ export class Attention {
     this.reachable = reachable;
   }
 
-  /** The view has changed to these tiles, as `tilesOf` gives them. */
+  /** The view has changed: these are the tiles on screen and in its margin, the most wanted first. */
   turn(layer, tiles) {
     const signature = `${layer} ${[...tiles.screen, ...tiles.margin].map(nameOf).join(" ")}`;
     if (this.#next?.signature === signature) return;
@@ -43,16 +44,20 @@ export class Attention {
     if (this.#running) return;
     this.#running = true;
     let seen = null;
+    let silences = 0;
     for (;;) {
       const wanted = this.#wanted;
       try {
-        if (wanted !== seen) await this.#look(wanted);
+        if (wanted !== seen || silences >= SILENCES) {
+          await this.#look(wanted);
+          silences = 0;
+        }
         seen = wanted;
         this.reachable(true);
         if (wanted !== this.#wanted) continue;
         const missing = this.#missing(wanted);
         if (!missing.length) break;
-        if (!(await this.#wait(wanted, missing))) seen = null;
+        silences = (await this.#wait(wanted, missing)) ? 0 : silences + 1;
       } catch (error) {
         if (error.name === "AbortError") continue;
         this.reachable(false);

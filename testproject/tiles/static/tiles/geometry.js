@@ -5,6 +5,7 @@
 // level that the server renders are exact.
 
 export const TILE = 256;
+const COARSER = 3; // levels, of the backdrop: up to 64 tiles behind one that is soon there
 const FRAME = { width: 0.36, height: 0.3 }; // of a layer: what the opening view must show
 
 export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -63,7 +64,10 @@ export function zoomedAt(view, size, at, zoom) {
 export const levelOf = (view, pixelRatio, maxZoom) =>
   clamp(Math.round(view.zoom + Math.log2(clamp(pixelRatio, 1, 2))), 0, maxZoom);
 
-/** What is on screen, the nearest to the centre first, and the margin: one more tile on each side. */
+/**
+ * What is on screen, the nearest to the centre first; the margin, one more tile on each side; the backdrop, a few coarse
+ * tiles of the same place to look at meanwhile; and its foundations, ever coarser, the coarsest first.
+ */
 export function tilesOf(view, size, level) {
   const side = 2 ** level;
   const middle = { x: view.x * side, y: view.y * side };
@@ -81,5 +85,17 @@ export function tilesOf(view, size, level) {
   }
   const distance = (tile) => Math.hypot(tile.x + 0.5 - middle.x, tile.y + 0.5 - middle.y);
   const nearestFirst = (one, other) => distance(one) - distance(other);
-  return { screen: screen.sort(nearestFirst), margin: margin.sort(nearestFirst) };
+  screen.sort(nearestFirst);
+  const foundations = [];
+  for (let generations = COARSER; generations <= level; generations += COARSER) {
+    foundations.unshift(...ancestorsOf(screen, generations));
+  }
+  const backdrop = ancestorsOf(screen, COARSER);
+  return { screen, margin: margin.sort(nearestFirst), backdrop, foundations };
+}
+
+function ancestorsOf(tiles, generations) {
+  if (tiles[0].zoom < generations) return [];
+  const ancestors = tiles.map((tile) => parentOf(tile, generations));
+  return [...new Map(ancestors.map((tile) => [nameOf(tile), tile])).values()];
 }

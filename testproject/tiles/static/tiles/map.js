@@ -25,6 +25,7 @@ class FractalMap {
     this.views = new Map(); // where each layer was left
     this.motion = null;
     this.target = null; // the zoom that a glide is on its way to
+    this.flying = false; // then what is asked for is the destination, not what passes by
     this.frame = 0;
   }
 
@@ -59,15 +60,18 @@ class FractalMap {
 
   show(view) {
     this.view = confined(view, this.size, this.settings.maxZoom);
-    const level = levelOf(this.view, this.pixelRatio, this.settings.maxZoom);
-    this.tiles = tilesOf(this.view, this.size, level);
-    this.attention.turn(this.layer.slug, this.tiles);
+    this.tiles = this.#tilesOf(this.view);
+    if (!this.flying) {
+      const { screen, margin, backdrop } = this.tiles;
+      this.attention.turn(this.layer.slug, { screen: [...backdrop, ...screen], margin });
+    }
     this.#showWhere();
     this.dirty();
   }
 
   /** Let a motion move the view until it is done or another takes over. */
   move(motion) {
+    this.flying = false;
     this.motion = motion;
     this.dirty();
   }
@@ -75,6 +79,7 @@ class FractalMap {
   stop() {
     this.motion = null;
     this.target = null;
+    this.flying = false;
   }
 
   dirty() {
@@ -91,6 +96,10 @@ class FractalMap {
     const more = this.painter.paint(this.layer.slug, this.view, this.tiles.screen, now);
     this.#showProgress();
     if (more || this.motion) this.dirty();
+  }
+
+  #tilesOf(view) {
+    return tilesOf(view, this.size, levelOf(view, this.pixelRatio, this.settings.maxZoom));
   }
 
   #opening() {
@@ -143,8 +152,14 @@ class FractalMap {
   #travel(view) {
     const to = confined(view, this.size, this.settings.maxZoom);
     this.stop();
-    if (this.still) this.show(to);
-    else this.move(fly(this.view, to, this.size, performance.now()));
+    if (this.still) {
+      this.show(to);
+      return;
+    }
+    const { screen, foundations } = this.#tilesOf(to);
+    this.attention.turn(this.layer.slug, { screen: [...foundations, ...screen], margin: [] });
+    this.move(fly(this.view, to, this.size, performance.now()));
+    this.flying = true;
   }
 
   #listenToPanels() {
