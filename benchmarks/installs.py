@@ -28,7 +28,19 @@ def python(name: str, requirements: Sequence[str]) -> tuple[list[str], str]:
     binary = home / "bin" / "python"
     if stale(home, requirements):
         run([sys.executable, "-m", "venv", str(home)])
-        run([str(binary), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements])
+        run(
+            [
+                str(binary),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--retries",
+                "2",
+                *requirements,
+            ]
+        )
         stamp(home, requirements)
     distribution = requirements[0].partition("[")[0].partition("==")[0]
     code = f"import importlib.metadata; print(importlib.metadata.version({distribution!r}))"
@@ -39,9 +51,9 @@ def node(name: str, package: str) -> tuple[list[str], Path, str]:
     """The command of a Node that can run the package, where the package lies, and its version."""
     home = ENVIRONMENTS / name
     modules = home / "node_modules"
-    if shutil.which("npm") is None:
-        raise Unavailable("npm is not installed")
     if stale(home, [NODE, package]):
+        if shutil.which("npm") is None:
+            raise Unavailable("npm is not installed")
         home.mkdir(parents=True)
         (home / "package.json").write_text('{"private": true}')
         install = ["npm", "install", "--silent", "--no-audit", "--no-fund"]

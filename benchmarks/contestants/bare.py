@@ -1,6 +1,7 @@
 """The floor: the engine's own statements in a bare psycopg loop, and nothing around them.
 
-Claims 500 on one connection, calls the meter for each, completes the 500 on another, again. A producer's thread sends
+Claims 500 on one connection from where the last claim ended, calls the meter for each, completes the 500 on another,
+again. A producer's thread sends
 one statement a call on a connection of its own: what enqueuing costs without group commit. What the two kinds of
 queue share stands here; the statements are in `bare_items` and `bare_jobs`.
 """
@@ -10,39 +11,66 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from benchmarks import meter
 from benchmarks.contestants.given import DSN
-from django_workqueue.managers import EVERYWHERE, new_token
+from django_workqueue.floors import HIGHEST_RANK, LOWEST_RANK
+from django_workqueue.managers import new_token
 from django_workqueue.sql import Statement
 
 BATCH = 500
-LOOK = dict(zip(("lo", "since", "after", "hi"), map(list, zip(*EVERYWHERE, strict=True)), strict=True))
-CLAIM = {"limit": BATCH, "lease": 60_000_000, **LOOK}
+LEASE = 60_000_000  # µs
 
 Connection = psycopg.Connection[Any]
-Rows = Sequence[tuple[Any, ...]]
-# Claim under a token: the numbers that the meter is told, and the parameters of their completion.
-Claim = Callable[[Connection, int], tuple[list[int], Mapping[str, Any]]]
+Position = tuple[int, Any]  # available µs, and key or id
 
 
-def work(claim: Claim, complete: bytes) -> None:
+@dataclass(frozen=True)
+class Claimed:
+    """One claim: what the meter is told, the parameters of its completion, and where the next begins."""
+
+    numbers: list[int]
+    completion: Mapping[str, Any]
+    position: Position
+
+
+# What to claim with: a connection, and most of the statement's parameters.
+Claim = Callable[[Connection, Mapping[str, Any]], Claimed | None]
+
+
+def work(claim: Claim, complete: bytes, start: Position) -> None:
     """Claim and complete until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    position = start
     with connect() as claims, connect() as completions:
         claims.execute("SET synchronous_commit = off")  # as the worker's claims
         while not stop.is_set():
-            numbers, done = claim(claims, new_token())
-            if not numbers:
+            claimed = claim(claims, parameters(start, position))
+            if claimed is None:
                 stop.wait(0.05)
                 continue
-            for number in numbers:
+            for number in claimed.numbers:
                 meter.started(number)
-            completions.execute(complete, done, prepare=True)
+            completions.execute(complete, claimed.completion, prepare=True)
+            position = claimed.position
+
+
+def parameters(start: Position, position: Position) -> dict[str, Any]:
+    """Claim 500 under a new token: of priority 0 behind a position, of the others from the start."""
+    return {
+        "limit": BATCH,
+        "lease": LEASE,
+        "token": new_token(),
+        "lo": [LOWEST_RANK, 0, 1],
+        "since": [start[0], position[0], start[0]],
+        "after": [start[1], position[1], start[1]],
+        "hi": [-1, 0, HIGHEST_RANK],
+    }
 
 
 def connect() -> Connection:

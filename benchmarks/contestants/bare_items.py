@@ -23,14 +23,17 @@ ENQUEUE = bare.text(items.ENQUEUE, queue.name)
 
 def work() -> None:
     """Claim and complete until SIGTERM."""
-    bare.work(claim, COMPLETE)
+    bare.work(claim, COMPLETE, (0, ""))
 
 
-def claim(connection: bare.Connection, token: int) -> tuple[list[int], Mapping[str, Any]]:
+def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim."""
-    rows = connection.execute(CLAIM, {**bare.CLAIM, "token": token, "max": 0}, prepare=False).fetchall()
+    rows = connection.execute(CLAIM, {**parameters, "max": 0}, prepare=False).fetchall()
     keys = [row[2] for row in rows if row[2] is not None]
-    return list(map(int, keys)), {"keys": keys, "token": token}
+    if not keys:
+        return None
+    completion = {"keys": keys, "token": parameters["token"]}
+    return bare.Claimed(list(map(int, keys)), completion, max((row[5], row[2]) for row in rows))
 
 
 class Producer(bare.Producer):

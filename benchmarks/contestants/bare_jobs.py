@@ -26,24 +26,25 @@ WORKER = "bare"
 
 def work() -> None:
     """Claim and complete until SIGTERM."""
-    bare.work(claim, COMPLETE)
+    bare.work(claim, COMPLETE, (0, 0))
 
 
-def claim(connection: bare.Connection, token: int) -> tuple[list[int], Mapping[str, Any]]:
+def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim, with its payloads read."""
-    given = {"token": token, "kinds": [KIND], "mark": False, "worker": WORKER, "lapsed": 10}
-    rows = connection.execute(CLAIM, {**bare.CLAIM, "after": [0], **given}, prepare=False).fetchall()
-    rows = sorted((row[3:] for row in rows if row[3] is not None), key=lambda row: row[0])
-    ids = [row[0] for row in rows]
-    numbers = [json.loads(row[6])["number"] for row in rows]
-    count = len(ids)
-    return numbers, {
-        "ids": ids,
-        "tokens": [token] * count,
-        "ran": [0] * count,
+    given = {"kinds": [KIND], "mark": False, "worker": WORKER, "lapsed": 10}
+    answer = connection.execute(CLAIM, {**parameters, **given}, prepare=False).fetchall()
+    rows = sorted((row[3:] for row in answer if row[3] is not None), key=lambda row: row[0])
+    if not rows:
+        return None
+    completion = {
+        "ids": [row[0] for row in rows],
+        "tokens": [parameters["token"]] * len(rows),
+        "ran": [0] * len(rows),
         "worker": WORKER,
-        "results": [None] * count,
+        "results": [None] * len(rows),
     }
+    numbers = [json.loads(row[6])["number"] for row in rows]
+    return bare.Claimed(numbers, completion, max((row[3], row[0]) for row in rows))
 
 
 class Producer(bare.Producer):

@@ -27,7 +27,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One queue. `install` begins with its package; ours is there already. `pending` is its unfinished jobs in SQL, from the word after FROM."""
+    """One queue. `install` begins with its package, and `pending` is its unfinished jobs, what follows FROM in SQL."""
 
     name: str
     adapter: str
@@ -62,8 +62,8 @@ ITEMS = Contestant(
     ("django-workqueue",),
     "workqueue_item WHERE completed_at IS NULL AND stalled_at IS NULL",
     (
-        Setup("defaults", "", 150_000, several={"worker": {"processes": 2}}, processes=(1, 2)),
-        Setup("retention 0", "deletes what is done", 150_000, {"delete": True}),
+        Setup("defaults", "", 100_000, several={"worker": {"processes": 2}}, processes=(1, 2)),
+        Setup("retention 0", "deletes what is done", 100_000, {"delete": True}),
     ),
     snapshot=("defaults", 200_000),
 )
@@ -87,7 +87,7 @@ BARE_ITEMS = Contestant(
     "ours",
     ("psycopg",),
     ITEMS.pending,
-    (Setup("defaults", "claim 500, complete 500, a connection each", 150_000),),
+    (Setup("defaults", "claim 500, complete 500, a connection each", 100_000),),
     latency=None,
 )
 
@@ -112,7 +112,7 @@ GRAPHILE_WORKER = Contestant(
         Setup(
             "best",
             "localQueue 500, concurrentJobs 24, completeJobBatchDelay 0",
-            100_000,
+            60_000,
             {"worker": {"localQueue": {"size": 500}, "concurrentJobs": 24, "completeJobBatchDelay": 0}},
             processes=(1, 2),
         ),
@@ -132,7 +132,7 @@ PG_BOSS = Contestant(
         Setup(
             "best",
             "batchSize 3000, burstWhenBatchFull, NOTIFY",
-            80_000,
+            60_000,
             {
                 "boss": {"useListenNotify": True},
                 "queue": {"notify": True},
@@ -152,11 +152,11 @@ PGQUEUER = Contestant(
     ("pgqueuer[asyncpg]", "uvloop"),
     "pgqueuer",
     (
-        Setup("defaults", "asyncpg", 6_000),
+        Setup("defaults", "asyncpg", 4_000),
         Setup(
             "best",
             "asyncpg pool of 4, uvloop, batch_size 1000",
-            60_000,
+            30_000,
             {"uvloop": True, "pool": 4, "run": {"batch_size": 1000}},
             processes=(1, 2),
         ),
@@ -176,7 +176,7 @@ CHANCY = Contestant(
         Setup(
             "best",
             "AsyncExecutor, concurrency 1000, eager_polling",
-            15_000,
+            10_000,
             {
                 "async": True,
                 "queue": {
@@ -198,11 +198,11 @@ PROCRASTINATE = Contestant(
     ("procrastinate", "psycopg[binary,pool]"),
     "procrastinate_jobs WHERE status IN ('todo', 'doing')",
     (
-        Setup("defaults", "", 1_000),
+        Setup("defaults", "", 600),
         Setup(
             "best",
             "concurrency 20, delete_jobs always",
-            1_500,
+            800,
             {"worker": {"concurrency": 20, "delete_jobs": "always"}},
             processes=(1, 2),
         ),
@@ -216,11 +216,11 @@ PROCRASTINATE_DJANGO = Contestant(
     ("procrastinate[django]", "psycopg[binary,pool]"),
     PROCRASTINATE.pending,
     (
-        Setup("defaults", "", 800),
+        Setup("defaults", "", 500),
         Setup(
             "best",
             "concurrency 20, delete_jobs always",
-            1_200,
+            700,
             {"arguments": ["--concurrency", "20", "--delete-jobs", "always"]},
             processes=(1, 2),
         ),
@@ -234,11 +234,11 @@ DJANGO_TASKS_DB = Contestant(
     ("django-tasks-db", "psycopg[binary]"),
     "django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
     (
-        Setup("defaults", "", 200),
+        Setup("defaults", "", 150),
         Setup(
             "best",
             "CONN_MAX_AGE None, verbosity 0",
-            500,
+            300,
             {"database": {"CONN_MAX_AGE": None}, "worker": {"verbosity": 0}},
             processes=(1, 2),
         ),
@@ -257,7 +257,7 @@ DJANGO_Q2 = Contestant(
         Setup(
             "best",
             "CONN_MAX_AGE None, bulk 100, save_limit -1, queue_limit 1000, recycle 100000",
-            1_500,
+            800,
             {
                 "database": {"CONN_MAX_AGE": None},
                 "cluster": {"workers": 1, "bulk": 100, "save_limit": -1, "queue_limit": 1000, "recycle": 100_000},
