@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -36,6 +36,10 @@ class Face(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: it is a handle. (Django copies what `setUpTestData` assigns to the class.)"""
+        return self
 
     @property
     def using(self) -> str:

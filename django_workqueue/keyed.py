@@ -19,7 +19,7 @@ from .backoff import exponential
 from .database import Connection, Verdict, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb
 from .exceptions import KeyDecodeError
-from .floors import InboxFloor
+from .inbox import Inbox
 from .keys import CheckedCodec
 from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
@@ -33,8 +33,6 @@ logger = logging.getLogger("django_workqueue")
 K = TypeVar("K")
 T = TypeVar("T")
 
-FOLD_LIMIT = 1000
-FOLD_ROUNDS = 20  # of one claim; the rest waits for the next
 KEPT_ERROR = timedelta(hours=24)  # of an item that ended in PermanentError, where nothing else is retained
 NO_FENCE = Fence(0, 0.0)
 INBOX_OF_BATCHES = 0  # stands where an inbox row names its transaction
@@ -99,7 +97,7 @@ class KeyedSource(LeasingSource):
         self.settings = settings
         self.max_claim = settings.max_claim
         self.min_wake_interval = settings.min_wake_interval
-        self.inbox = InboxFloor()
+        self.inbox = Inbox(name)
         # A lane outlives its source in the batcher, so it must not hold on to it: queues live by their references.
         self.lane = KeyLane(name, self.face, using, self.described())
 
@@ -129,10 +127,8 @@ class KeyedSource(LeasingSource):
         """Claim on the calling thread's connection."""
         table = self.table()
         if not database.inside_transaction(self.alias):
-            return database.retrying(lambda: self._claim(table, limit, lease)).works
-        tx = database.transaction_token(connections[self.alias])
-        while table.fold_own(self.name, tx=tx, limit=FOLD_LIMIT) == FOLD_LIMIT:
-            pass
+            return self._claim(table.persistent(), limit, lease).works
+        self.inbox.fold_own(table, database.transaction_token(connections[self.alias]))
         if self.settings.max_attempts:
             table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
         claim, rows = self.lease_rows_inside(table, self._taker(table, lease), limit, lease)
@@ -145,7 +141,7 @@ class KeyedSource(LeasingSource):
         return self._claim(self.table(connection), limit, lease)
 
     def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
-        self.fold(table)
+        self.inbox.fold(table)
         claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease)
         if self.settings.max_attempts and not claim.full and not self.floors.dear:
             table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
@@ -190,16 +186,6 @@ class KeyedSource(LeasingSource):
             uncounts=[0],
             max_attempts=self.settings.max_attempts,
         )
-
-    def fold(self, table: WorkItemQuerySet) -> None:
-        """Fold the committed inbox into the set, past the rows that others hold."""
-        since = self.inbox.since()
-        for _ in range(FOLD_ROUNDS):
-            looked, _held, highest, took = table.fold(self.name, since=since, limit=FOLD_LIMIT)
-            self.inbox.learn(since, highest, took, looked)
-            if looked < FOLD_LIMIT or highest is None:
-                return
-            since = highest + 1
 
     # by hand, on the calling thread's connection
 
@@ -315,7 +301,7 @@ class KeyedSource(LeasingSource):
     def maintain_on(self, connection: Connection) -> None:
         """Fold, stall what lapsed on its last attempt, reap: a bounded share of each."""
         table = self.table(connection)
-        self.fold(table)
+        self.inbox.fold(table)
         self.reap(table, rounds=10)
 
     def reap(self, table: WorkItemQuerySet, rounds: int | None = None) -> int:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from . import database, lanes
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source
@@ -60,9 +58,7 @@ class LeasingSource(Source):
     def here(self, call: Callable[[Any], T]) -> T:
         """Send on the calling thread's connection: again after a deadlock, unless in a transaction of the caller's."""
         table = self.table()
-        if database.inside_transaction(self.alias):
-            return call(table)
-        return database.retrying(lambda: call(table))
+        return call(table if database.inside_transaction(self.alias) else table.persistent())
 
     def extended(self, works: Sequence[W], lease: timedelta, ident: Callable[[W], Any]) -> list[W]:
         """Renew leases by hand; the works still held. Rows that others hold for a moment are tried again."""
@@ -126,9 +122,7 @@ class LeasingSource(Source):
         return bool(self._queues_here(queues.IS_PAUSED, {}))
 
     def _queues_here(self, statement: Statement, params: dict[str, Any]) -> Any:
-        with connections[self.alias].cursor() as cursor:
-            cursor.execute(statement.of(self.name), params)
-            return cursor.fetchall() if cursor.description else []
+        return self.here(lambda table: table.send(statement, self.name, params))
 
     def lease_rows(self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta) -> tuple[Claim, list[Row]]:
         """Claim on a connection that commits each statement: rows in the order to work them, under one fence."""

@@ -152,7 +152,7 @@ class ListedSource(LeasingSource):
         """Claim on the calling thread's connection; the attempts count from the claim."""
         table = self.table()
         if not database.inside_transaction(self.alias):
-            return database.retrying(lambda: self._claim(table, limit, lease, kinds, mark=True)).works
+            return self._claim(table.persistent(), limit, lease, kinds, mark=True).works
         table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
         take = self._taker(table, lease, kinds, mark=True)
         claim, rows = self.lease_rows_inside(table, take, limit, lease)

@@ -50,7 +50,7 @@ def _sent(value: Any) -> Any:
 
 
 def _as_array_literal(texts: list[Any]) -> Any:
-    """A text array as PostgreSQL reads it, or the list as it was where a member is no text or holds a line feed."""
+    """A text array as PostgreSQL reads it, or the list as it was if a member is no text or holds a line feed."""
     try:
         joined = "\n".join(texts)
     except TypeError:
@@ -147,7 +147,7 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         aside: Sequence[int] = (),
         patience: timedelta = timedelta(milliseconds=100),
     ) -> tuple[int, int, int | None, int]:
-        """Fold inbox rows from id `since` on, but those `aside`: (looked at, held by others, highest id, cost in µs)."""
+        """Fold inbox rows from id `since` on, but those `aside`: (looked at, held, highest id, cost in µs)."""
         params = {"since": since, "limit": limit, "aside": list(aside), "patience": f"{microseconds(patience)}us"}
         looked, held, highest, took = self.send(items.FOLD, queue, params)[0]
         return looked, held, highest, took

@@ -57,8 +57,8 @@ INBOX = Statement(
     """,
 )
 
-# Rows that somebody's open transaction holds stay in the inbox; the rest is folded. `seen` is the highest id
-# looked at, for the next fold's floor; `took` its cost.
+# Rows that somebody's open transaction holds stay in the inbox; the rest is folded. The answer: entries looked at,
+# rows that were held, the highest id looked at, for the next fold's floor, and the cost.
 _FOLD = f"""
     WITH got AS MATERIALIZED (
      SELECT i.id, i.key FROM workqueue_inbox i WHERE i.queue = {{Q}} AND {{WHOSE}}
@@ -81,8 +81,18 @@ _FOLD = f"""
     SELECT (SELECT count(*) FROM got), (SELECT count(*) FROM held), (SELECT max(id) FROM got),
      (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
 """
-FOLD = Statement("inbox_fold", _FOLD.replace("{WHOSE}", "i.id >= %(since)s::bigint"), prepare=False)
-FOLD_OWN = Statement("inbox_fold_own", _FOLD.replace("{WHOSE}", "i.tx = %(tx)s::bigint"), prepare=False)
+# A row that an open transaction has inserted cannot be seen, and so not be skipped: the statement bounds its own wait.
+_PATIENT = "(SELECT set_config('lock_timeout', %(patience)s::text, true)) IS NOT NULL"
+_SINCE = "i.id >= %(since)s::bigint"
+_ASIDE = "i.id <> ALL (%(aside)s::bigint[])"
+FOLD = Statement("inbox_fold", _FOLD.replace("{WHOSE}", f"{_SINCE} AND {_ASIDE} AND {_PATIENT}"), prepare=False)
+FOLD_OWN = Statement("inbox_fold_own", _FOLD.replace("{WHOSE}", f"i.tx = %(tx)s::bigint AND {_SINCE}"), prepare=False)
+
+INBOX_FIRST = Statement(
+    "inbox_first",
+    f"SELECT i.id FROM workqueue_inbox i WHERE i.queue = {{Q}} AND {_SINCE} AND {_ASIDE} ORDER BY i.id LIMIT 1",
+    prepare=False,
+)
 
 # One interval per known priority, each from its floor, and one for each gap between them. An interval of one
 # priority is an index range that begins at the floor, past whatever is dead or leased in front of it.
@@ -259,7 +269,19 @@ HELD = Statement(
     """,
 )
 
-# Items before inbox rows: the fold locks in the other order, but never waits for an item that is locked.
+# The inbox first, and the items in a statement of their own: what a fold took out of the inbox while the first one
+# waited for it is among the items that the second one sees.
+REMOVE_UNFOLDED = Statement(
+    "inbox_remove",
+    """
+    WITH target AS MATERIALIZED (
+     SELECT i.id FROM workqueue_inbox i WHERE i.queue = {Q} AND i.key = ANY (%(keys)s::text[])
+     ORDER BY i.id FOR UPDATE),
+    gone AS (
+     DELETE FROM workqueue_inbox i WHERE i.queue = {Q} AND i.id = ANY (ARRAY(SELECT id FROM target)) RETURNING i.key)
+    SELECT DISTINCT key FROM gone
+    """,
+)
 REMOVE = Statement(
     "item_remove",
     """
@@ -267,10 +289,8 @@ REMOVE = Statement(
      SELECT q.key FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[])
      ORDER BY q.key FOR UPDATE),
     gone AS (
-     DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key),
-    unfolded AS (
-     DELETE FROM workqueue_inbox i WHERE i.queue = {Q} AND i.key = ANY (%(keys)s::text[]) RETURNING i.key)
-    SELECT count(DISTINCT key) FROM (SELECT key FROM gone UNION ALL SELECT key FROM unfolded) removed
+     DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key)
+    SELECT key FROM gone
     """,
 )
 

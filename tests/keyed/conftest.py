@@ -15,6 +15,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from django_workqueue import Queue, floors
 from tests import conftest as house
+from tests.conftest import Connect
 from tests.keyed.table import Table
 
 MakeQueue = Callable[..., Queue[Any]]
@@ -61,12 +62,18 @@ def make_queue(db: None, name: str) -> Iterator[MakeQueue]:
 
 
 @pytest.fixture
+def connect(make_queue: MakeQueue, connect: Connect) -> Connect:
+    """The house's, closed before the rows are deleted: a failed test leaves its transactions open."""
+    return connect
+
+
+@pytest.fixture
 def queue(make_queue: MakeQueue) -> Queue[str]:
     """A queue of `str` keys with the default settings."""
     return make_queue()
 
 
 @pytest.fixture
-def table(connect: Callable[..., psycopg.Connection[Any]], name: str) -> Table:
+def table(connect: Connect, name: str) -> Table:
     """The test's queue, as another connection sees it."""
     return Table(connect(), name)
