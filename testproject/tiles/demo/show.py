@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django.core.management import call_command
+from django.db import OperationalError
 from django.urls import reverse
 
 from django_workqueue import QueueStats
@@ -25,7 +26,7 @@ from .workers import Workers
 
 PROCESSES: Final = 2
 TIME_LIMIT: Final = 60.0  # seconds, for the check as a whole and for the opening screenful
-SETTLING: Final = 5.0  # seconds, for the queue to hear of what is finished
+SETTLING: Final = 3.0  # seconds, for the queue to hear of what is finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Show:
             rendered=Tile.objects.renders() - before,
             processes=self.workers.processes,
             queue=queue,
-            faults=_faults(screen, pictures, queue),
+            faults=_faults(screen, pictures),
         )
 
     def _check_worker(self) -> None:
@@ -97,7 +98,10 @@ class Show:
 def running(*, port: int, processes: int = PROCESSES) -> Iterator[Show]:
     """The demo on the project's own database, with its migrations applied."""
     server = WebServer(port)  # first: whoever cannot have the port need not wait for anything else
-    call_command("migrate", verbosity=0, interactive=False)
+    try:
+        call_command("migrate", verbosity=0, interactive=False)
+    except OperationalError as error:
+        raise DemoError(f"The database cannot be used: {error}") from error
     with server, Workers(processes=processes) as workers:
         yield Show(server, workers)
 
@@ -112,6 +116,8 @@ def check(*, processes: int = PROCESSES, within: float = TIME_LIMIT) -> Screenfu
             except DemoError as error:
                 said.seek(0)
                 raise DemoError(f"{said.read().decode(errors='replace')}\n{error}".strip()) from error
+        if result.queue.ready or result.queue.leased or result.queue.stalled:
+            result.faults.append(f"the queue is not empty: {_words(result.queue)}")
         if result.faults:
             said.seek(0)
             result.faults.append(f"the worker said: {said.read().decode(errors='replace').strip() or 'nothing'}")
@@ -125,12 +131,11 @@ def _settled(deadline: float) -> QueueStats:
     return now
 
 
-def _faults(screen: list[TileKey], pictures: dict[TileKey, bytes], queue: QueueStats) -> list[str]:
+def _faults(screen: list[TileKey], pictures: dict[TileKey, bytes]) -> list[str]:
     missing = [f"{tile} is missing" for tile in screen if tile not in pictures]
     unsound = [f"{tile} is {what}" for tile, png in pictures.items() if (what := flaw(png))]
     again = [f"{tile} was rendered {times} times" for tile, times in Tile.objects.rendered_again(screen).items()]
-    unsettled = [f"the queue is not empty: {_words(queue)}"] if queue.ready or queue.leased or queue.stalled else []
-    return missing + unsound + again + unsettled
+    return missing + unsound + again
 
 
 def _words(queue: QueueStats) -> str:

@@ -40,6 +40,12 @@ export class Attention {
     }, SETTLE);
   }
 
+  /** Nobody looks any more. */
+  leave() {
+    this.#next = null;
+    this.#leave().catch(() => {}); // the server is gone, or we are
+  }
+
   async #run() {
     if (this.#running) return;
     this.#running = true;

@@ -35,6 +35,8 @@ class FractalMap {
     listen(this.canvas, this.#wishes());
     this.#listenToPanels();
     addEventListener("hashchange", () => this.#followAddress());
+    addEventListener("pagehide", () => this.attention.leave());
+    addEventListener("pageshow", ({ persisted }) => persisted && this.show(this.view));
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     this.strip.refresh();
     this.canvas.focus({ preventScroll: true });

@@ -32,7 +32,9 @@ export class Server {
 
   async #finished(url, body, signal) {
     const headers = { "Content-Type": "application/json", "X-CSRFToken": this.csrf };
-    const response = await this.#fetch(url, { method: "POST", headers, body: JSON.stringify(body), signal });
+    // Kept alive, so that a page that is closed can still say that it leaves.
+    const options = { method: "POST", headers, body: JSON.stringify(body), signal, keepalive: true };
+    const response = await this.#fetch(url, options);
     return (await response.json()).finished.map(([zoom, x, y]) => ({ zoom, x, y }));
   }
 
