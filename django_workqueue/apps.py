@@ -1,8 +1,17 @@
 """The app. `ready()` wires, and does nothing else."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
 from django.apps import AppConfig
+from django.conf import settings
 from django.core import checks
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
+
+from . import discovery
 
 
 class WorkqueueConfig(AppConfig):
@@ -14,7 +23,20 @@ class WorkqueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and where else queues come from."""
         from .checks import check_all  # noqa: PLC0415 - models are not ready at import
 
         checks.register(check_all, "workqueue")
+        if bring_task_queues not in discovery.others:
+            discovery.others.append(bring_task_queues)
+
+
+def bring_task_queues(names: Sequence[str]) -> None:
+    """Let the backends in `TASKS` that are ours bring their queues. Where there are none, tasks are not imported."""
+    for given in (getattr(settings, "TASKS", None) or {}).values():
+        path = given.get("BACKEND", "")
+        if not path.startswith(("django.tasks.", "django_tasks.")):
+            import_string(path)
+    backend = sys.modules.get(f"{__package__}.backend")
+    if backend is not None:
+        backend.bring(names)

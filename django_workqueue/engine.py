@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Source")
 
+Finder = Callable[[str], object]  # adds a handler for a kind, if it knows one
+
 
 class Fence:
     """The lease of one claim: its token, when it ends on our own clock, and which of its work was lost.
@@ -139,6 +141,7 @@ class Source(ABC):
     min_wake_interval: timedelta
     marks_starts: bool  # whether start_on has anything to do
     handlers: list[Handler]
+    finder: Finder | None = None  # see `add_finder`
 
     @property
     @abstractmethod
@@ -259,6 +262,23 @@ def add_handler(fn: Callable[..., Any], source: Source, *, kind: str | None, **o
     except AttributeError:
         _kept.append(handler)  # a callable without attributes of its own
 
+
+def add_finder(source: Source, find: Finder, *, lease: timedelta, timeout: timedelta | None, backoff: Backoff) -> None:
+    """Have `find` called with each kind that is found waiting and has no handler yet.
+
+    Such a source counts as one with handlers, and a worker keeps lanes ready for what may be found, of either world.
+    """
+    source.finder = find
+    source.handlers[:] = [handler for handler in source.handlers if handler.kind != TO_BE_FOUND]
+    for is_async in (False, True):
+        source.handlers.append(Handler(_unfound, source, TO_BE_FOUND, lease, timeout, backoff, None, None, is_async))
+
+
+def _unfound(work: Any) -> None:
+    raise AssertionError(f"no job is of the kind {TO_BE_FOUND!r}, but there is {work!r}")
+
+
+TO_BE_FOUND = ""  # the kind of the handlers that stand for those to be found
 
 after_enqueue: list[Callable[[Source], None]] = []  # what `testing.immediate` hooks into
 

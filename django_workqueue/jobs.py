@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_ATTEMPTS = 5
+RETENTION = timedelta(days=1)
+DEAD_RETENTION = timedelta(days=30)
 MAX_KIND_BYTES = 512
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,9 +50,9 @@ class JobQueue(Face[ListedSource]):
         name: str = "default",
         *,
         using: str | None = None,
-        max_attempts: int = 5,
-        retention: timedelta = timedelta(days=1),
-        dead_retention: timedelta = timedelta(days=30),
+        max_attempts: int = MAX_ATTEMPTS,
+        retention: timedelta = RETENTION,
+        dead_retention: timedelta = DEAD_RETENTION,
     ) -> None:
         check_name(name)
         settings = Settings(
@@ -148,6 +151,21 @@ class JobQueue(Face[ListedSource]):
 
     def _waiting(self, kind: str, payload: JSON, options: tuple[int, float, int, int]) -> Waiting:
         return Waiting(kind, payloads.dumps(payload), *options, metadata="{}")
+
+    @classmethod
+    def _sharing(cls, name: str, using: str | None, retention: timedelta | None) -> JobQueue:
+        """A queue that is, but for the retention if that is given, as another of its name is set up, or will be."""
+        check_name(name)
+        everything = frozenset({"max_attempts", "retention", "dead_retention"})
+        if retention is None:
+            settings = Settings(MAX_ATTEMPTS, RETENTION, DEAD_RETENTION, everything)
+        else:
+            settings = Settings(MAX_ATTEMPTS, retention, max(retention, DEAD_RETENTION), everything - {"retention"})
+        queue = cls.__new__(cls)
+        Face.__init__(
+            queue, engine.register(using, name, lambda: ListedSource(name, using, settings), settings.difference_from)
+        )
+        return queue
 
     def _enqueue(self, waiting: list[Waiting], timeout: float | None) -> list[int]:
         timeout = self._admit(timeout)

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,7 +19,7 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.utils import timezone
 
-from . import database, lanes, payloads
+from . import database, lanes, notify, payloads
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload
@@ -39,7 +39,19 @@ LATE = 0.5  # seconds that a transaction may stay open before its jobs are stamp
 PRUNE_BATCH = 1000
 MAX_TRACEBACK = 20_000  # characters
 NO_FENCE = Fence(0, 0.0)
+TASK = "task"  # the key in the metadata of jobs that are tasks of Django's
+LOOK_AT_FIRST = 1000  # jobs, for kinds without a handler …
+LOOK_EVERY = 5.0  # … seconds apart …
+LOOK_SHARE = 50  # … or where a look took long, so many times that
 LAPSED = json.dumps({"type": "django_workqueue.LeaseLapsed", "message": "the lease lapsed during the last attempt"})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What was noted of a job's start: the server's time, and all who have started it, this process last."""
+
+    at: datetime
+    worker_ids: list[str]
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ class Job:
     reclaimed: bool = False
     metadata: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
+    _start: Start | None = field(default=None, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:
@@ -72,20 +85,27 @@ class Job:
 
 @dataclass(frozen=True)
 class Settings:
-    """What two `JobQueue` objects of one name must agree on."""
+    """What two `JobQueue` objects of one name must agree on, but for what one of them leaves to the other."""
 
     max_attempts: int
     retention: timedelta
     dead_retention: timedelta
+    yielding: frozenset[str] = field(default=frozenset(), compare=False)  # what is taken as the other has it
 
     def difference_from(self, living: Source) -> str | None:
-        """How a living source of the same name differs, in words; None if it does not."""
+        """How a living source of the same name differs, in words; None if it does not, or can be made not to."""
         if not isinstance(living, ListedSource):
             return "it is a keyed Queue"
-        for name, here in vars(self).items():
-            there = getattr(living.settings, name)
-            if here != there:
-                return f"{name} is {there!r} there and {here!r} here"
+        theirs = living.settings
+        changes: dict[str, Any] = {}
+        for name in ("max_attempts", "retention", "dead_retention"):
+            here, there = getattr(self, name), getattr(theirs, name)
+            if here != there and name not in self.yielding:
+                if name not in theirs.yielding:
+                    return f"{name} is {there!r} there and {here!r} here"
+                changes[name] = here
+        if theirs.yielding:
+            living.set_up(replace(theirs, **changes, yielding=theirs.yielding & self.yielding))
         return None
 
 
@@ -100,7 +120,9 @@ class Waiting:
     run_at: int
     max_attempts: int
     metadata: str
+    timed: bool = False  # whether `enqueued_at` is wanted
     id: int = 0  # 0 until one is allotted
+    enqueued_at: datetime | None = None  # by the server; still None if it landed, but its answer was lost
 
 
 class ListedSource(LeasingSource):
@@ -114,10 +136,16 @@ class ListedSource(LeasingSource):
 
     def __init__(self, name: str, using: str | None, settings: Settings) -> None:
         super().__init__(name, using)
+        self._look_at = 0.0  # when to look again for kinds without a handler …
+        self._hopeless: set[str] = set()  # … but for these
+        self.set_up(settings)
+
+    def set_up(self, settings: Settings) -> None:
+        """Be as the settings say from now on."""
         self.settings = settings
         # A lane outlives its source in the batcher, so it must not hold on to it: queues live by their references.
-        self.lane = JobLane(name, self.face, using, self.described())
-        self.restamping = RestampLane(name, self.face, using, self.described())
+        self.lane = JobLane(self.name, self.face, self.using, self.described())
+        self.restamping = RestampLane(self.name, self.face, self.using, self.described())
 
     def table(self, connection: Connection | None = None) -> WorkJobQuerySet:
         """The statements: on the calling thread's connection, or on one of our own."""
@@ -135,7 +163,13 @@ class ListedSource(LeasingSource):
         connection = connections[self.alias]
         ids: list[int] = []
         for chunk in chunks(waiting):
-            ids += self.table().enqueue_inside(self.name, columns(chunk))
+            if any(entry.timed for entry in chunk):
+                landed = self.table().enqueue_inside_timed(self.name, columns(chunk))
+                for entry, (number, at) in zip(chunk, landed.items(), strict=True):
+                    entry.id, entry.enqueued_at = number, at
+                ids += landed
+            else:
+                ids += self.table().enqueue_inside(self.name, columns(chunk))
         lane, name, written = self.restamping, self.name, time.monotonic()
 
         def committed() -> None:
@@ -163,7 +197,11 @@ class ListedSource(LeasingSource):
     ) -> Claim:
         """Lease due jobs of the given kinds."""
         named = None if kinds is None else sorted(kinds)
-        return self._claim(self.table(connection), limit, lease, named, mark=False)
+        table = self.table(connection)
+        found = self.finder is not None and self._find_handlers(table)
+        claim = Claim(NO_FENCE, lease) if named == [] else self._claim(table, limit, lease, named, mark=False)
+        claim.full = claim.full or found
+        return claim
 
     def _claim(
         self, table: WorkJobQuerySet, limit: int, lease: timedelta, kinds: list[str] | None, *, mark: bool
@@ -172,6 +210,24 @@ class ListedSource(LeasingSource):
         if not claim.full and not self.floors.dear:
             table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
         return self._delivered(claim, rows)
+
+    def _find_handlers(self, table: WorkJobQuerySet) -> bool:
+        """Now and then, tell the finder of the kinds that wait and have no handler; whether they have one now."""
+        began = time.monotonic()
+        if self.finder is None or began < self._look_at:
+            return False
+        known = {str(handler.kind) for handler in self.handlers}
+        waiting = table.waiting_kinds(
+            self.name, known=sorted(known), hopeless=sorted(self._hopeless), limit=LOOK_AT_FIRST
+        )
+        self._look_at = began + max(LOOK_EVERY, LOOK_SHARE * (time.monotonic() - began))
+        for kind in waiting:
+            self.finder(kind)
+        found = {str(handler.kind) for handler in self.handlers} - known
+        self._hopeless.update(kind for kind in waiting if kind not in found)
+        if found:
+            notify.wake_local(self.alias, self.name)  # the one that works them may be another lane
+        return bool(found)
 
     def _taker(self, table: WorkJobQuerySet, lease: timedelta, kinds: list[str] | None, *, mark: bool) -> Any:
         def take(intervals: Sequence[Interval], limit: int, token: int) -> Claimed:
@@ -273,16 +329,20 @@ class ListedSource(LeasingSource):
         return [work.id for work in works]
 
     def marks_start(self, work: Any) -> bool:
-        """Whether the job is on its last attempt."""
-        return bool(work.attempts >= work.max_attempts)
+        """Whether the job is on its last attempt, or a task: its result tells what was started, when and by whom."""
+        return bool(work.attempts >= work.max_attempts or TASK in work.metadata)
 
     def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:
         """Those of the jobs that may start; their attempts count from now on."""
-        started: set[int] = set()
+        started: dict[int, tuple[datetime, str]] = {}
         for chunk in apart(works, lambda job: job.id):
             ids, tokens = [job.id for job in chunk], [job._fence.token for job in chunk]
             started.update(self.table(connection).start(self.name, ids, tokens, worker_id()))
-        return [work for work in works if work.id in started]
+        may = [work for work in works if work.id in started]
+        for work in may:
+            at, workers = started[work.id]
+            work.__dict__["_start"] = Start(at, payloads.loads(workers))
+        return may
 
     def settle(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         """Write what became of the work, fenced, in statements of one queue each."""
@@ -412,8 +472,14 @@ class JobLane(lanes.CommitLane[Waiting, int]):
             landed.update(self._insert(table, taken))
         return [entry.id for entry in entries]
 
-    def _insert(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> list[int]:
-        return table.enqueue(self.name, [entry.id for entry in entries], columns(entries))
+    def _insert(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> Iterable[int]:
+        ids = [entry.id for entry in entries]
+        if not any(entry.timed for entry in entries):
+            return table.enqueue(self.name, ids, columns(entries))
+        landed = table.enqueue_timed(self.name, ids, columns(entries))
+        for entry in entries:
+            entry.enqueued_at = landed.get(entry.id)
+        return landed
 
     def _allot(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> None:
         if self._pid != os.getpid():

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.db import connections, models
@@ -323,9 +323,17 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         """Insert jobs under ids allotted before; the ids of those that were not there yet."""
         return [number for (number,) in self.send(jobs.ENQUEUE, queue, {"ids": ids, **new.params()})]
 
+    def enqueue_timed(self, queue: str, ids: Sequence[int], new: NewJobs) -> dict[int, datetime]:
+        """The same; their ids, and when they were enqueued."""
+        return dict(self.send(jobs.ENQUEUE_TIMED, queue, {"ids": ids, **new.params()}))
+
     def enqueue_inside(self, queue: str, new: NewJobs) -> list[int]:
         """Insert jobs in a caller's transaction; their ids in order."""
         return sorted(number for (number,) in self.send(jobs.ENQUEUE_INSIDE, queue, new.params()))
+
+    def enqueue_inside_timed(self, queue: str, new: NewJobs) -> dict[int, datetime]:
+        """The same; their ids in order, and when they were enqueued."""
+        return dict(sorted(self.send(jobs.ENQUEUE_INSIDE_TIMED, queue, new.params())))
 
     def restamp(self, queue: str, ids: Sequence[int]) -> None:
         """Let pending jobs be available from now, not from before."""
@@ -373,10 +381,17 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         """The ranks (negated priorities) in use, lowest first."""
         return [rank for (rank,) in self.send(jobs.DISCOVER, queue, {"limit": limit})]
 
-    def start(self, queue: str, ids: Sequence[int], tokens: Sequence[int], worker: str) -> list[int]:
-        """Count the attempts of leased jobs that are about to start; those that may."""
+    def waiting_kinds(self, queue: str, *, known: list[str], hopeless: list[str], limit: int) -> list[str]:
+        """Which kinds of task are due that are not known, among the first `limit` jobs that are not hopeless."""
+        params = {"known": known, "hopeless": hopeless, "limit": limit}
+        return [kind for (kind,) in self.send(jobs.WAITING_KINDS, queue, params)]
+
+    def start(
+        self, queue: str, ids: Sequence[int], tokens: Sequence[int], worker: str
+    ) -> dict[int, tuple[datetime, str]]:
+        """Count the attempts of leased jobs that are about to start; of those that may, when, and all their workers."""
         params = {"ids": ids, "tokens": tokens, "worker": worker}
-        return [number for (number,) in self.send(jobs.START, queue, params)]
+        return {number: (at, workers) for number, at, workers in self.send(jobs.START, queue, params)}
 
     def complete(self, queue: str, settling: Settling, results: Sequence[str | None], *, keep: bool) -> int:
         """Finish leased jobs, with their results."""

@@ -27,24 +27,20 @@ _VALUES = """{Q}, u.kind, u.payload::jsonb, u.p, u.m, statement_timestamp(),
 _ARRAYS = """%(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[], %(delays)s::bigint[],
      %(run_ats)s::bigint[], %(metadata)s::text[]"""
 
-ENQUEUE = Statement(
-    "job_enqueue",
-    f"""
+_INSERT = f"""
     INSERT INTO workqueue_job (id, {_COLUMNS}) SELECT u.id, {_VALUES}
     FROM unnest(%(ids)s::bigint[], {_ARRAYS}) u(id, kind, payload, p, m, d, r, metadata)
-    ON CONFLICT (id, queue) DO NOTHING RETURNING id
-    """,
-)
+    ON CONFLICT (id, queue) DO NOTHING RETURNING id"""
+ENQUEUE = Statement("job_enqueue", _INSERT)
+ENQUEUE_TIMED = Statement("job_enqueue_timed", f"{_INSERT}, enqueued_at")
 
 # In a caller's transaction. Ids come from the sequence in the order of the sort, so ascending ids are in order.
-ENQUEUE_INSIDE = Statement(
-    "job_enqueue_inside",
-    f"""
+_INSERT_INSIDE = f"""
     INSERT INTO workqueue_job ({_COLUMNS}) SELECT {_VALUES}
     FROM unnest({_ARRAYS}) WITH ORDINALITY u(kind, payload, p, m, d, r, metadata, i) ORDER BY u.i
-    RETURNING id
-    """,
-)
+    RETURNING id"""
+ENQUEUE_INSIDE = Statement("job_enqueue_inside", _INSERT_INSIDE)
+ENQUEUE_INSIDE_TIMED = Statement("job_enqueue_inside_timed", f"{_INSERT_INSIDE}, enqueued_at")
 
 # The transaction stayed open for long: no floor may be past its jobs already.
 RESTAMP = Statement(
@@ -60,7 +56,8 @@ RESTAMP = Statement(
 )
 
 # `mark` counts the start at once, for consumers by hand. Of the lapsed only a few are taken at a time: what kills
-# its worker must not take the leases of hundreds with it again and again.
+# its worker must not take the leases of hundreds with it again and again. Of tasks every start is marked, so one
+# that lapsed without has its attempt still before it.
 _LEASABLE = """SELECT q.id, q.lease_until AS prior, statement_timestamp() AS t,
    statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
    FROM workqueue_job q WHERE q.queue = {Q}"""
@@ -87,7 +84,8 @@ CLAIM = Statement(
      UNION ALL SELECT id FROM (SELECT id FROM due WHERE prior > 'epoch' LIMIT %(lapsed)s::int) lapsed),
     upd AS (
      UPDATE workqueue_job q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
-      attempts = LEAST(q.attempts + 1, q.max_attempts),
+      attempts = CASE WHEN q.lease_until > 'epoch' AND q.started_at IS NULL AND q.metadata ? 'task' THEN q.attempts
+       ELSE LEAST(q.attempts + 1, q.max_attempts) END,
       started_at = CASE WHEN %(mark)s::boolean THEN (SELECT t FROM due LIMIT 1) END,
       worker_ids = CASE WHEN %(mark)s::boolean THEN q.worker_ids || to_jsonb(%(worker)s::text)
        ELSE q.worker_ids END
@@ -127,15 +125,21 @@ _FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
 _TIME_AND_START = f"""statement_timestamp() AS t,
       statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
 
-# The last attempt is about to start, and from here on it counts.
+_UTC = """'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""
+
+# An attempt is about to start, and from here on it counts. A task remembers when it first did.
 START = Statement(
     "job_start",
     f"""
     WITH target AS MATERIALIZED (
-     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE SKIP LOCKED)
+     SELECT q.id, statement_timestamp() AS t, to_jsonb(to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC})) AS j
+     FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE SKIP LOCKED)
     UPDATE workqueue_job q SET started_at = (SELECT t FROM target LIMIT 1),
+     metadata = CASE WHEN q.worker_ids = '[]' AND q.metadata ? 'task'
+      THEN jsonb_set(q.metadata, '{{task,started_at}}', (SELECT j FROM target LIMIT 1)) ELSE q.metadata END,
      worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
-    WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING q.id
+    WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target))
+    RETURNING q.id, q.started_at, q.worker_ids::text
     """,
 )
 
@@ -169,7 +173,7 @@ COMPLETE_DELETE = Statement(
 )
 
 # What did not complete: again after `delays`, or dead when it is `final` or out of attempts. `uncount` is 1 where
-# the attempt does not count. The newest 20 errors are kept.
+# the attempt does not count. The newest 20 errors are kept, each with the start that was marked.
 FAIL = Statement(
     "job_fail",
     f"""
@@ -177,8 +181,8 @@ FAIL = Statement(
      SELECT q.id, statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
       (%(finals)s::boolean[])[{_PLACE}] AS final, (%(uncounts)s::int[])[{_PLACE}] AS n,
       (%(errors)s::text[])[{_PLACE}]::jsonb
-       || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'attempt', q.attempts) AS e,
+       || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}),
+        'started', to_char(q.started_at AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts) AS e,
       {_TIME_AND_START} FROM workqueue_job q
      WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
     failed AS (
@@ -301,4 +305,33 @@ PRUNE = Statement(
     SELECT count(*) FROM gone
     """,
     prepare=False,
+)
+
+# Of tasks that are due, which kinds there are among the first. (Behind them lies what is not their turn yet.)
+WAITING_KINDS = Statement(
+    "job_waiting_kinds",
+    f"""
+    SELECT DISTINCT w.kind FROM (
+     SELECT q.kind, q.metadata ? 'task' AS task FROM workqueue_job q
+     WHERE q.queue = {{Q}} AND {OPEN} AND q.available_at <= statement_timestamp()
+      AND NOT q.kind = ANY (%(hopeless)s::text[])
+     ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int) w
+    WHERE w.task AND NOT w.kind = ANY (%(known)s::text[])
+    """,
+    prepare=False,
+)
+
+# The names of the queues that have, or had, jobs.
+QUEUES = Statement(
+    "job_queues",
+    f"""
+    WITH RECURSIVE name(n) AS (
+     (SELECT q.queue FROM workqueue_job q WHERE {OPEN} ORDER BY q.queue LIMIT 1)
+     UNION ALL
+     SELECT (SELECT q.queue FROM workqueue_job q WHERE {OPEN} AND q.queue > name.n ORDER BY q.queue LIMIT 1)
+     FROM name WHERE name.n IS NOT NULL)
+    SELECT n FROM name WHERE n IS NOT NULL
+    UNION SELECT w.name FROM workqueue_queue w WHERE w.face = 'jobs'
+    """,
+    for_people=True,
 )

@@ -46,7 +46,7 @@ class Call:
             return Outcome(work, Verb.SNOOZE, error.delay, error, None, ran)
         if isinstance(error, HandlerTimeout) and self.timeout is not None:
             error = HandlerTimeout(f"{self.handler.name} ran past its timeout of {self.timeout:g} s")
-        permanent = _is_permanent(error)
+        permanent = is_permanent(error)
         journal.failed(self.handler, what(work), error, again=not permanent)
         if permanent:
             return Outcome(work, Verb.FINISH, ZERO, error, None, ran)
@@ -87,7 +87,8 @@ def _error_of(failure: PartialFailure, work: Any) -> BaseException | None:
     return None
 
 
-def _is_permanent(error: BaseException) -> bool:
+def is_permanent(error: BaseException) -> bool:
+    """Whether a `PermanentError` is raised, or what is raised comes from one."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

@@ -263,7 +263,7 @@ class Claimer:
         self._patience.succeeded()
         if claim.works:
             self._take_in_hand(lane, claim)
-        elif quiet:
+        elif quiet and not claim.full:
             look.dry = True
             self._checked()
         self._budget.claimed(len(claim.works), of=wanted)

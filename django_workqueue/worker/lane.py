@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from django_workqueue.engine import Claim, Handler, Outcome, Source, Verb
+from django_workqueue.engine import TO_BE_FOUND, Claim, Handler, Outcome, Source, Verb
 
 from .bell import Bell
 from .call import Call
@@ -78,7 +78,8 @@ class Lane:
         self.number = number
         self.handlers = handlers
         self.source: Source = first.source
-        self.kinds = None if first.kind is None else sorted(str(handler.kind) for handler in handlers)
+        self._kinds = None if first.kind is None else _kinds(handlers)
+        self._seen = len(self.source.handlers)
         self.lease: timedelta = first.lease
         self.seconds = first.lease.total_seconds()
         self.size = first.size
@@ -114,6 +115,24 @@ class Lane:
     def only(self) -> Call | None:
         """The one call of a lane with a single handler."""
         return next(iter(self.calls.values())) if len(self.calls) == 1 else None
+
+    @property
+    def kinds(self) -> list[str] | None:
+        """Which kinds of job to claim: those that have a handler by now. None for keys."""
+        if self.source.finder is not None and len(self.source.handlers) > self._seen:
+            self._adopt()
+        return self._kinds
+
+    def _adopt(self) -> None:
+        """Take in the handlers that were found since."""
+        found = list(self.source.handlers)
+        self._seen = len(found)
+        for handler in found:
+            alike = _together(handler) and (handler.lease, handler.is_async) == (self.lease, self.is_async)
+            if alike and handler.kind not in self.calls:
+                self.handlers.append(handler)
+                self.calls[handler.kind] = Call(handler)
+        self._kinds = _kinds(self.handlers)
 
     def put(self, batch: Batch) -> None:
         """Take a claim's work in hand."""
@@ -198,8 +217,17 @@ def _groups(sources: Iterable[Source]) -> Iterator[list[Handler]]:
     for source in sources:
         together: dict[tuple[timedelta, bool], list[Handler]] = {}
         for handler in source.handlers:
-            if handler.kind is None or handler.concurrency is not None or handler.size is not None:
-                yield [handler]
-            else:
+            if _together(handler):
                 together.setdefault((handler.lease, handler.is_async), []).append(handler)
+            else:
+                yield [handler]
         yield from together.values()
+
+
+def _together(handler: Handler) -> bool:
+    """Whether it may share a lane."""
+    return handler.kind is not None and handler.concurrency is None and handler.size is None
+
+
+def _kinds(handlers: Iterable[Handler]) -> list[str]:
+    return sorted(str(handler.kind) for handler in handlers if handler.kind != TO_BE_FOUND)

@@ -134,7 +134,10 @@ class Pool:
         slot.thread.start()
 
     def _has_timeouts(self) -> bool:
-        return any(handler.timeout is not None for lane in self.lanes for handler in lane.handlers)
+        return any(
+            lane.source.finder is not None or any(handler.timeout is not None for handler in lane.handlers)
+            for lane in self.lanes
+        )
 
     def _rang(self, slot: Slot) -> None:
         current = slot.current

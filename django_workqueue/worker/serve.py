@@ -25,7 +25,7 @@ def serve(names: Sequence[str], options: Options, *, using: str | None = None) -
     Raises `Unworkable` for an unknown name, or if there is no handler.
     """
     with Signals() as signals:
-        autodiscover()
+        autodiscover(names)
         worker = Worker(list(names) or None, using=using)
         if signals.received:
             return Counts()
@@ -38,7 +38,7 @@ def reloading(names: Sequence[str], options: Options, *, using: str | None = Non
 
     def work() -> None:
         autoreload.raise_last_exception()
-        autodiscover()
+        autodiscover(names)
         worker = Worker(list(names) or None, using=using)
         atexit.register(worker.stop, 2.0)  # the reloader ends the process with sys.exit: give back what is in hand
         with Signals() as signals:  # none of its own: this is not the main thread

@@ -1,0 +1,156 @@
+"""What each alias of `TASKS` comes to in this process: its options, and its queues with a handler for every task.
+
+Django makes a backend object for each thread and context; what those of one alias share is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import Error
+
+from django_workqueue import conf, engine
+from django_workqueue.database import Connection
+from django_workqueue.jobs import JobQueue
+from django_workqueue.listed import Job, ListedSource
+from django_workqueue.sql import jobs as sql
+
+from . import results, running, tasks
+from .options import Options
+from .tasks import AnyTask
+
+logger = logging.getLogger("django_workqueue")
+
+
+class Alias:
+    """One alias of `TASKS`. `given` is what the setting says of it."""
+
+    def __init__(self, backend_class: type, name: str, given: dict[str, Any], queues: set[str]) -> None:
+        self.backend_class = backend_class
+        self.name = name
+        self.given = given
+        self.names = queues
+        self._options: Options | None = None
+        self._queues: dict[str, JobQueue] = {}
+
+    @property
+    def options(self) -> Options:
+        """Raises `ImproperlyConfigured` for options that are wrong."""
+        if self._options is None:
+            self._options = Options.read(self.name, self.given.get("OPTIONS", {}))
+        return self._options
+
+    @property
+    def database(self) -> str:
+        """The database alias that the queues are on."""
+        return self.options.database or conf.database()
+
+    def queue(self, name: str) -> JobQueue:
+        """The queue of that name. Raises `ValueError` where this process has set up another one of it."""
+        with _lock:
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = self._make(name)
+                self._bring_handlers(queue.source)
+        return queue
+
+    def bring(self, names: Sequence[str]) -> None:
+        """Make the queues that a worker of `names` (none: of all) may be about to work."""
+        for name in sorted(self.names or self._unlisted(names)):
+            self.queue(name)
+
+    def of_job(self, job: Job) -> Alias:
+        """The alias that a job of this one's queues was enqueued with: another may have the same queue."""
+        said = results.noted(job.metadata) or {}
+        return living.get(said.get("backend", self.name), self)
+
+    def learn(self, task: AnyTask) -> None:
+        """There is a task that was not seen before."""
+        for queue in self._queues.values():
+            if queue.source.finder == self._find:
+                self._handle(task, queue.source)
+
+    def _make(self, name: str) -> JobQueue:
+        return JobQueue._sharing(name, self.options.database, self.options.retention)
+
+    def _bring_handlers(self, source: ListedSource) -> None:
+        """Unless another alias has done so, whose queue it is as well."""
+        owner = getattr(source.finder, "__self__", None)
+        if isinstance(owner, Alias) and living.get(owner.name) is owner:
+            return
+        options = self.options
+        engine.add_finder(source, self._find, lease=options.lease, timeout=options.timeout, backoff=options.backoff)
+        for task in list(tasks.seen.values()):
+            self._handle(task, source)
+
+    def _handle(self, task: AnyTask, source: ListedSource) -> None:
+        """Let a queue's source have a handler for a task."""
+        options = self.options
+        timeout = tasks.option(task, "timeout", options.timeout)
+        engine.add_handler(
+            running.handler(task, self, source, timeout),
+            source,
+            kind=task.module_path,
+            lease=options.lease,
+            timeout=timeout,
+            backoff=tasks.option(task, "backoff", options.backoff),
+            concurrency=None,
+            size=None,
+        )
+
+    def _find(self, kind: str) -> None:
+        """A worker has met a kind that nobody handles: import the task, which makes it known."""
+        try:
+            see(tasks.find(kind))
+        except Exception as error:  # noqa: BLE001 - somebody's module, which must not stop the worker
+            logger.warning("tasks of %s wait, but it cannot be imported: %r", kind, error)
+
+    def _unlisted(self, names: Sequence[str]) -> set[str]:
+        """With `QUEUES` empty every name will do: those asked for that nobody else has, or those that have work."""
+        if names:
+            return set(names) - {source.name for source in engine.registered()}
+        named = {task.queue_name for task in tasks.seen.values() if task.backend == self.name}
+        connection = Connection(self.database, application="django_workqueue look")
+        try:
+            return named | {name for (name,) in connection.execute(sql.QUEUES.text)}
+        except Error as error:
+            logger.warning("the queues of TASKS[%r] cannot be looked up: %s", self.name, error)
+            return named
+        finally:
+            connection.close()
+
+
+def alias(backend_class: type, name: str, given: dict[str, Any], queues: set[str]) -> Alias:
+    """What the alias comes to, as long as the setting says the same of it."""
+    with _lock:
+        found = living.get(name)
+        if found is None or found.given is not given or found.backend_class is not backend_class:
+            found = living[name] = Alias(backend_class, name, given, queues)
+        return found
+
+
+def see(task: AnyTask) -> None:
+    """Let every alias handle a task: any of them may be given it, by `task.using(backend=...)`."""
+    with _lock:
+        path = task.module_path
+        known = tasks.seen.get(path)
+        if known is not None and known.func is task.func:
+            return
+        tasks.seen[path] = task
+        for each in list(living.values()):
+            each.learn(task)
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "TASKS":
+        living.clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_workqueue.backend")
+
+living: dict[str, Alias] = {}
+_lock = threading.RLock()  # guards it, the queues of each, and tasks.seen
