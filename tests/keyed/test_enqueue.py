@@ -5,7 +5,6 @@ import time
 from datetime import timedelta
 
 import pytest
-
 from django.db import connections
 
 from django_workqueue import EmptyKey, EnqueueTimeout, Entry, QueueClosed

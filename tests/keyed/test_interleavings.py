@@ -472,9 +472,7 @@ WAITERS = SETTLERS | {
 
 @pytest.mark.parametrize("contested", ["a", "b", "c"])
 @pytest.mark.parametrize("writer", WAITERS)
-def test_every_writer_that_waits_locks_its_rows_in_key_order(
-    writer, contested, name, leased, other, waiting, connect
-):
+def test_every_writer_that_waits_locks_its_rows_in_key_order(writer, contested, name, leased, other, waiting, connect):
     other.lock(contested)
     pending = waiting(lambda: WAITERS[writer](name))
     free = connect().execute(
@@ -529,5 +527,5 @@ def deadlocks(connection):
 def test_a_lease_token_is_never_0_and_never_met_again():
     tokens = {new_token() for _ in range(10_000)}
     assert len(tokens) == 10_000
-    assert 0 < min(tokens)
+    assert min(tokens) > 0
     assert max(tokens) < 2**63

@@ -652,9 +652,9 @@ class TestInATestCase(TestCase):
         assert await self.tests.acomplete(*items) == 2
 
     def test_nothing_reaches_the_database(self):
-        from tests.conftest import database_url
-
         import psycopg
+
+        from tests.conftest import database_url
 
         self.tests.enqueue("a")
         self.tests.claim()
@@ -680,6 +680,19 @@ class TestInATestCase(TestCase):
     def test_another_database_is_refused_as_django_refuses_it(self):
         with pytest.raises(AssertionError, match="'other' are not allowed"):
             Queue("in a TestCase", using="other").enqueue("a")
+
+
+def test_a_test_case_that_forbade_the_database_leaves_the_next_ones_transaction_alone(queue, table):
+    """Django puts the method back that it had replaced, on the connection itself."""
+    TestInASimpleTestCase._add_databases_failures()
+    TestInASimpleTestCase._remove_databases_failures()
+    assert "connect" in connections["default"].__dict__
+    with transaction.atomic():
+        session = connection.connection
+        queue.enqueue("a")
+        assert connection.connection is session
+        assert table.stored() == table.inbox() == []
+    assert table.inbox() == ["a"]
 
 
 class TestInATransactionTestCase(TransactionTestCase):
