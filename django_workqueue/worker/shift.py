@@ -6,6 +6,7 @@ In this process, or as the life of a supervised child.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +23,8 @@ from .signals import Signals
 from .supervise import WORN_OUT
 
 CONCURRENCY = 8  # enough to keep a core busy with handlers that wait for a database, few enough for its connections
+# Of the GIL, in a process of our own: handlers that compute let claims and completions through five times as soon.
+SWITCH_INTERVAL = 0.001
 SHUTDOWN_TIMEOUT = timedelta(seconds=25)  # what the usual 30 s of a service manager leave room for
 
 
@@ -92,6 +95,7 @@ def child_shift(
         keepers.append(Line(line, lost=crew.lost, own=own, alone=lambda: shift.stop(), counts=lambda: crew.counts))  # noqa: PLW0108 - not there yet
         return keepers[0]
 
+    sys.setswitchinterval(SWITCH_INTERVAL)
     shift = Shift(lanes, options, max_items=_share(options, number, done), keeper=keeper)
     signals.on_stop(shift.stop)
     shift.run()

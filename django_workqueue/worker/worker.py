@@ -156,6 +156,8 @@ def _sources(queues: list[Any] | None, using: str | None) -> list[Source]:
         if not found:
             raise Unworkable("no queue has a handler. " + _advice())
         return found
+    if not queues:
+        raise Unworkable("there is nothing to work: an empty list of queues")
     return list({id(source): source for queue in queues for source in _named(queue, known)}.values())
 
 

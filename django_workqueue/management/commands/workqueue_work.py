@@ -73,7 +73,7 @@ class Command(BaseCommand):
             counts: Counts = run(given["queues"], options, using=given["database"])
         except Unworkable as error:
             raise CommandError(str(error)) from error
-        if given["verbosity"] > 0:
+        if given["verbosity"] > 0 and not given["reload"]:
             self.stdout.write(f"{counts}\n")
         if options.drain and counts.failed:
             sys.exit(1)

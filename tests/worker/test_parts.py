@@ -1,0 +1,274 @@
+"""The worker's smaller parts by themselves: bells, looks, budgets, targets, the line between processes."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from django_workqueue import Queue
+from django_workqueue.engine import Claim, Fence, Outcome, Verb
+from django_workqueue.keyed import Item
+from django_workqueue.worker.bell import Bell
+from django_workqueue.worker.claim import FLOOR, Budget, Look
+from django_workqueue.worker.lane import HORIZON, Batch, Lane, lanes_of
+from django_workqueue.worker.line import Reader, Writer, pack
+from django_workqueue.worker.outage import Outage, Patience
+from django_workqueue.worker.timeouts import Watchdog
+from tests.worker.conftest import MakeQueue
+
+
+@pytest.fixture
+def lane(queue: Queue[str]) -> Lane:
+    """A lane with a plain handler and eight slots."""
+    queue.handler(lambda item: None)
+    (lane,) = lanes_of([queue.source])
+    lane.slots = 8
+    return lane
+
+
+def batch_of(lane: Lane, *keys: str, seconds: float = 60) -> Batch:
+    fence = Fence(1, time.monotonic() + seconds)
+    items = [Item(key, lane.source.name, _text=key, _fence=fence) for key in keys]
+    return Batch(lane, Claim(fence, lane.lease, list(items)))
+
+
+# Bell
+
+
+def test_rings_nobody_has_answered_are_one() -> None:
+    bell = Bell()
+    for _ in range(5):
+        bell.ring()
+    assert bell.wait(0)
+    assert not bell.wait(0)
+
+
+def test_a_ring_wakes_a_waiter_in_another_thread() -> None:
+    bell, woken = Bell(), threading.Event()
+    threading.Thread(target=lambda: bell.wait(10) and woken.set()).start()
+    bell.ring()
+    assert woken.wait(5)
+
+
+# When to look again
+
+
+@pytest.fixture
+def look(lane: Lane) -> Iterator[Look]:
+    look = Look(lane, lambda: None)
+    yield look
+    look.wakeup.close()
+
+
+def test_a_wake_that_finds_work_is_acted_on_at_once(look: Look) -> None:
+    look.woken = False
+    look.found(3, sent_at=100.0, was_woken=True, poll=5.0)
+    assert look.at == 105.0
+    look.wakeup.set()
+    assert look.at == 100.0
+
+
+def test_wakes_in_vain_are_floored_more_and_more_up_to_the_queues_interval(look: Look) -> None:
+    floors = []
+    for _ in range(8):
+        look.woken = False
+        look.found(0, sent_at=100.0, was_woken=True, poll=5.0)
+        look.wake()
+        floors.append(round(look.at - 100.0, 3))
+    assert floors == [FLOOR, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
+
+
+def test_a_wake_during_the_claim_is_not_lost(look: Look) -> None:
+    look.woken = False
+    look.wake()
+    look.found(0, sent_at=100.0, was_woken=False, poll=5.0)
+    assert look.at == 100.0
+
+
+def test_a_poll_in_vain_floors_nothing(look: Look) -> None:
+    look.woken = False
+    look.found(0, sent_at=100.0, was_woken=False, poll=5.0)
+    look.wake()
+    assert look.at == 100.0
+
+
+# How much to claim
+
+
+def test_the_target_is_the_idle_slots_until_the_run_time_is_known(lane: Lane) -> None:
+    lane.open[1] = batch_of(lane, "a")
+    assert lane.target(5) == 5
+    assert lane.target(0) == 0
+
+
+def test_the_target_follows_the_run_time(lane: Lane) -> None:
+    lane.open[1] = batch_of(lane, "a")
+    lane.ran(100, 100 * 2.0)
+    assert lane.target(0) == 0  # slow: nothing is prefetched
+    for _ in range(50):
+        lane.ran(100, 100 * 0.05)
+    assert lane.target(0) == int(8 * HORIZON / 0.05)
+    for _ in range(50):
+        lane.ran(100, 100 * 0.000001)
+    assert lane.target(0) == 2 * lane.source.max_claim
+
+
+def test_a_lane_with_nothing_in_hand_or_running_gets_its_place_however_busy_the_slots(lane: Lane) -> None:
+    assert lane.target(0) == 1
+
+
+def test_a_short_lease_means_a_short_horizon(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.handler(lease=timedelta(seconds=0.2))(lambda item: None)
+    (lane,) = lanes_of([queue.source])
+    lane.slots = 8
+    lane.ran(100, 100 * 0.001)
+    assert lane.target(0) * 0.001 / 8 <= 0.2 / 10
+
+
+def test_a_budget_is_never_overdrawn_and_what_was_not_claimed_goes_back() -> None:
+    budget = Budget(10)
+    assert budget.take(7) == 7
+    assert budget.take(7) == 3
+    assert not budget.spent  # two claims are under way
+    budget.claimed(2, of=7)
+    budget.claimed(3, of=3)
+    assert budget.take(9) == 5
+    budget.claimed(5, of=5)
+    assert budget.spent
+
+
+def test_no_budget_is_without_end() -> None:
+    budget = Budget(None)
+    assert budget.take(500) == 500
+    assert not budget.spent
+
+
+# A batch
+
+
+def test_what_is_settled_dropped_or_lost_is_no_longer_renewed(lane: Lane) -> None:
+    batch = batch_of(lane, "a", "b", "c", "d")
+    batch.done.append(Outcome(batch.works[0], Verb.COMPLETE))
+    assert batch.held() == ["a", "b", "c", "d"]  # an outcome that is not written yet needs its lease
+    batch.settled = 1
+    batch.dropped.add("b")
+    assert batch.lose(["a", "c"]) == [batch.works[2]]
+    assert batch.held() == ["d"]
+
+
+def test_nothing_may_start_under_a_lease_that_is_nearly_over_or_lost(lane: Lane) -> None:
+    fresh, stale = batch_of(lane, "a", "b"), batch_of(lane, "a", seconds=lane.margin / 2)
+    assert fresh.may_start(fresh.works[0])
+    assert not stale.may_start(stale.works[0])
+    fresh.lose(["a"])
+    assert not fresh.may_start(fresh.works[0])
+    assert fresh.may_start(fresh.works[1])
+
+
+# The line
+
+
+def test_messages_survive_being_cut_anywhere() -> None:
+    messages = [("hold", 1, 2**61, 1.5, b"x" * 1000), ("forget", 2**61), ("lost", 3, ["ä", "b"])]
+    stream = b"".join(pack(*message) for message in messages)
+    for step in (1, 2, 3, 7, 1000):
+        reader = Reader()
+        got = [
+            message for start in range(0, len(stream), step) for message in reader.feed(stream[start : start + step])
+        ]
+        assert got == messages
+
+
+def test_neither_side_ever_waits_for_the_other_and_nothing_is_lost_or_reordered() -> None:
+    """Both directions are full, and nobody reads."""
+    one, other = socket.socketpair()
+    ends = {one: Writer(one), other: Writer(other)}
+    begun = time.monotonic()
+    for number in range(300):
+        for writer in ends.values():
+            assert writer.send(pack("message", number, b"x" * 2000))
+    assert time.monotonic() - begun < 2
+    assert not ends[one].flush()
+    got: list[int] = []
+    reader = Reader()
+    other.settimeout(0.0)
+    while len(got) < 300:
+        ends[one].flush()
+        try:
+            got += [message[1] for message in reader.feed(other.recv(65536))]
+        except BlockingIOError:
+            continue
+    assert got == list(range(300))
+    one.close()
+    other.close()
+
+
+def test_what_a_dead_reader_leaves_is_bounded() -> None:
+    one, other = socket.socketpair()
+    writer = Writer(one)
+    refused = 0
+    for _ in range(100):
+        refused += not writer.send(pack("message", b"x" * 100_000))
+    assert refused
+    one.close()
+    other.close()
+
+
+# Outages and timeouts
+
+
+def test_waiting_grows_with_jitter_to_a_ceiling_and_starts_anew_after_a_success() -> None:
+    patience = Patience("test", Outage("default"))
+    waits = [patience.failed(RuntimeError())[0] for _ in range(12)]
+    assert waits[0] <= 0.15
+    assert 2.5 <= waits[-1] <= 7.5
+    assert waits[-1] != waits[-2]
+    patience.succeeded()
+    assert patience.failed(RuntimeError())[0] <= 0.15
+
+
+def test_an_alarm_that_rings_late_hits_nothing() -> None:
+    """A thread that is guarded a thousand times for next to no time: the exception never leaves the guard."""
+    dog = Watchdog(lambda slot: None, lambda slot: None)
+    dog.start()
+    escaped: list[BaseException] = []
+    rung: list[bool] = []
+
+    def spin(seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+
+    def run() -> None:
+        alarm = dog.add("slot")
+        for number in range(1500):
+            try:
+                _, _, rang = dog.guarded(alarm, 0.0004, lambda: spin(0.00035 + (number % 10) * 0.00002))  # noqa: B023
+                rung.append(rang)
+                spin(0.00005)
+            except BaseException as error:
+                escaped.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    dog.stop()
+    assert escaped == []
+    assert any(rung)
+    assert not all(rung)
+
+
+def test_threads_are_named(queue: Queue[str]) -> None:
+    from django_workqueue.worker import Worker
+
+    names: set[str] = set()
+    queue.handler(lambda item: names.update(thread.name for thread in threading.enumerate()))
+    queue.enqueue("a")
+    Worker([queue]).drain()
+    assert {"workqueue-claim-default", "workqueue-settle-default", "workqueue-renew-default"} <= names
+    assert {"workqueue-maintain-default", "workqueue-handler-0"} <= names
+    assert not any(name.startswith("Thread-") for name in names)
