@@ -69,7 +69,7 @@ class Other:
     def complete_delete(self, *keys):
         self.send(items.COMPLETE_DELETE_ANY, keys=list(keys))
 
-    def release(self, *keys, max=0):
+    def release(self, *keys, max_attempts=0):
         count = len(keys)
         self.send(
             items.RELEASE_ANY,
@@ -77,7 +77,7 @@ class Other:
             delays=[0] * count,
             errors=[None] * count,
             uncounts=[0] * count,
-            max=max,
+            max=max_attempts,
             tokens=[0] * count,
         )
 
@@ -265,7 +265,7 @@ def test_an_enqueue_that_waited_leaves_a_run_to_come(concurrent, state, again, n
 
 
 def test_an_enqueue_that_waited_for_a_stall_revives(name, table, leased, other, waiting):
-    other.release("b", max=1)
+    other.release("b", max_attempts=1)
     pending = waiting(lambda: enqueue(name, "b"))
     other.commit()
     pending.result(10)

@@ -1,5 +1,6 @@
 """Enqueue inside transactions: the inbox, and what it promises to the transaction, to others and to claims."""
 
+import contextlib
 import threading
 import time
 from datetime import timedelta
@@ -22,6 +23,14 @@ class Undo(Exception):
     """Rolls a block back."""
 
 
+@contextlib.contextmanager
+def undone():
+    """A transaction or savepoint that is rolled back."""
+    with contextlib.suppress(Undo), transaction.atomic():
+        yield
+        raise Undo
+
+
 def keys(items):
     return [item.key for item in items]
 
@@ -40,9 +49,8 @@ def test_an_enqueue_inside_atomic_exists_once_the_transaction_commits(queue, tab
 
 
 def test_an_enqueue_inside_atomic_never_exists_if_the_transaction_is_rolled_back(queue, table):
-    with pytest.raises(Undo), transaction.atomic():
+    with undone():
         queue.enqueue("a")
-        raise Undo
     assert queue.claim() == []
     assert table.inbox() == []
     assert table.stored() == []
@@ -51,26 +59,22 @@ def test_an_enqueue_inside_atomic_never_exists_if_the_transaction_is_rolled_back
 def test_savepoints_decide_for_what_was_enqueued_inside_them(queue):
     with transaction.atomic():
         queue.enqueue("outer")
-        with pytest.raises(Undo), transaction.atomic():
+        with undone():
             queue.enqueue("undone")
             with transaction.atomic():
                 queue.enqueue("undone as well")
-            raise Undo
         with transaction.atomic():
             queue.enqueue("inner")
-            with pytest.raises(Undo), transaction.atomic():
+            with undone():
                 queue.enqueue("undone too")
-                raise Undo
         queue.enqueue("after")
     assert sorted(keys(queue.claim())) == ["after", "inner", "outer"]
 
 
 def test_what_was_enqueued_in_a_released_savepoint_goes_with_the_block_around_it(queue):
     with transaction.atomic():
-        with pytest.raises(Undo), transaction.atomic():
-            with transaction.atomic():
-                queue.enqueue("a")
-            raise Undo
+        with undone(), transaction.atomic():
+            queue.enqueue("a")
         queue.enqueue("b")
     assert keys(queue.claim()) == ["b"]
 
@@ -245,10 +249,9 @@ def test_a_complete_in_somebodys_open_transaction_does_not_hold_enqueues_up_and_
 def test_a_complete_that_is_rolled_back_leaves_the_run_and_what_was_asked_for_since(queue, table):
     queue.enqueue("a")
     items = queue.claim()
-    with pytest.raises(Undo), transaction.atomic():
+    with undone():
         queue.complete(*items)
         interleave.aside(queue.enqueue, "a").result(10)
-        raise Undo
     queue.claim()
     assert table.state("a") == "leased"
     assert queue.complete(*items) == 1
@@ -356,9 +359,8 @@ def test_what_an_open_transaction_claimed_from_its_inbox_is_nobody_elses(queue):
 
 def test_a_claim_that_is_rolled_back_leaves_the_items_to_others_at_once(queue):
     queue.enqueue("a")
-    with pytest.raises(Undo), transaction.atomic():
+    with undone():
         assert keys(queue.claim()) == ["a"]
-        raise Undo
     (item,) = queue.claim()
     assert (item.key, item.attempts, item.reclaimed) == ("a", 1, False)
 
@@ -504,10 +506,9 @@ def test_on_commit_callbacks_enqueue_outside_and_in_their_order(queue, table):
 def test_a_queue_on_another_database_than_the_open_transactions_is_committed_at_once(make_queue, connect, name):
     queue = make_queue(using="other")
     theirs = Table(connect("other"), name)
-    with pytest.raises(Undo), transaction.atomic():
+    with undone():
         queue.enqueue("a")
         assert theirs.stored() == ["a"]
-        raise Undo
     assert keys(queue.claim()) == ["a"]
     with transaction.atomic(using="other"):
         queue.enqueue("b")
@@ -551,11 +552,10 @@ def test_aenqueue_under_async_to_sync_inside_atomic_rides_that_transaction(queue
         await queue.aenqueue("a")
         await queue.aenqueue_many(["b", Entry("c", 4)])
 
-    with pytest.raises(Undo), transaction.atomic():
+    with undone():
         async_to_sync(produce)()
         assert table.inbox() == []
         assert table.stored() == []
-        raise Undo
     assert queue.claim() == []
     with transaction.atomic():
         async_to_sync(produce)()
@@ -671,10 +671,9 @@ class TestInATestCase(TestCase):
         assert sorted(keys(self.tests.claim())) == ["a", "of the class"]
 
     def test_claims_in_a_savepoint_of_the_test(self):
-        with pytest.raises(Undo), transaction.atomic():
+        with undone():
             self.tests.enqueue("a")
             assert sorted(keys(self.tests.claim())) == ["a", "of the class"]
-            raise Undo
         assert keys(self.tests.claim()) == ["of the class"]
 
     def test_another_database_is_refused_as_django_refuses_it(self):
@@ -682,11 +681,9 @@ class TestInATestCase(TestCase):
             Queue("in a TestCase", using="other").enqueue("a")
 
 
-def test_a_test_case_that_forbade_the_database_leaves_the_next_ones_transaction_alone(queue, table):
-    """Django puts the method back that it had replaced, on the connection itself."""
-    TestInASimpleTestCase._add_databases_failures()
-    TestInASimpleTestCase._remove_databases_failures()
-    assert "connect" in connections["default"].__dict__
+def test_a_test_case_that_forbade_the_database_leaves_the_next_ones_transaction_alone(queue, table, monkeypatch):
+    """When it ends, Django puts the real method on the connection object, where its guard was."""
+    monkeypatch.setattr(connections["default"], "connect", connections["default"].connect)
     with transaction.atomic():
         session = connection.connection
         queue.enqueue("a")
