@@ -71,7 +71,7 @@ class Outcome:
     verb: Verb
     delay: timedelta = timedelta(0)
     error: BaseException | None = None
-    result: Any = None
+    result: str | None = None  # of a job, as JSON text
     ran: float = 0.0  # seconds that the handler took
 
 

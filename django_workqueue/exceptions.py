@@ -63,6 +63,18 @@ class PermanentError(WorkqueueError):
     """
 
 
+def is_permanent(error: BaseException) -> bool:
+    """Whether a `PermanentError` is raised, or what is raised comes from one."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, PermanentError):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False
+
+
 class Retry(WorkqueueError):
     """Raise it in a handler to be run again after `delay` (a `timedelta`), with no attempt counted."""
 

@@ -108,6 +108,16 @@ class Floors:
                     self._floors[rank] = max(floor, min(last[rank], settled))
             self._remember()
 
+    def left(self, look: Look, rank: int, position: Position) -> None:
+        """What a claim found due behind this position it has left there: no floor may be past that."""
+        with self._lock:
+            began = {low: (since, after) for low, since, after, high in look.intervals if low == high}
+            for known, floor in self._floors.items():
+                if known == rank:
+                    self._floors[known] = min(floor, position)
+                elif known > rank:
+                    self._floors[known] = min(floor, began.get(known, self._start))
+
     def _judge(self, took: int, count: int) -> None:
         budget = CHEAP + CHEAP_PER_ROW * count
         if took <= (budget / 2 if self._dear else budget):
@@ -144,6 +154,24 @@ class Floors:
     def _recent(self, now: float) -> dict[int, Position]:
         then = next((floors for age, floors in self._history if now - age >= RECENT_AGE), {})
         return {rank: then.get(rank, self._start) if then else floor for rank, floor in self._floors.items()}
+
+
+class Sparing:
+    """Does what may be as dear as a look from the beginning: at every claim while cheap, else within the same share."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._again_at = 0.0
+
+    def do(self, call: Callable[[], object]) -> None:
+        """Make the call, or leave it for later."""
+        began = self._clock()
+        if began < self._again_at:
+            return
+        call()
+        now = self._clock()
+        if (now - began) * 1e6 > CHEAP:
+            self._again_at = now + RESCAN_SHARE * (now - began)
 
 
 class InboxFloor:

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from . import arguments, database, engine, payloads, stats
 from .backoff import Backoff, exponential
-from .exceptions import PermanentError
+from .exceptions import Retry
 from .faces import Face
 from .keys import check_name, check_priority, has_control_characters
 from .lanes import due_after
@@ -213,12 +213,15 @@ class JobQueue(Face[ListedSource]):
     def fail(self, job: Job, error: BaseException, *, retry_in: timedelta | None = None) -> JobStatus | None:
         """Note a claimed job's error: PENDING again after `retry_in` (None: its backoff), or DEAD, or None: lease lost.
 
-        Dead when its attempts are used up, or at once by a `PermanentError`.
+        Dead when its attempts are used up, or at once by a `PermanentError`. A `Retry` counts no attempt, and says
+        itself when.
         """
         (job,) = self._own([job])
-        pause = self.source.backoff_of(job) if retry_in is None else arguments.delay(retry_in)
-        final = isinstance(error, PermanentError)
-        outcome = self.source.fail_here(job, error, retry_in=pause, final=final)
+        if not isinstance(error, BaseException):
+            raise TypeError(f"error is an exception, not {error!r}")
+        if retry_in is None:
+            retry_in = error.delay if isinstance(error, Retry) else self.source.backoff_of(job)
+        outcome = self.source.fail_here(job, error, retry_in=arguments.delay(retry_in))
         return None if outcome is None else JobStatus(outcome)
 
     def extend(self, *jobs: Job, lease: timedelta) -> list[Job]:

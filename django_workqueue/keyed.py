@@ -142,9 +142,10 @@ class KeyedSource(LeasingSource):
 
     def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
         self.inbox.fold(table)
-        claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease)
-        if self.settings.max_attempts and not claim.full and not self.floors.dear:
-            table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+        claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease, self.floors)
+        most = self.settings.max_attempts
+        if most and not claim.full and not self.floors.dear:
+            self.sparing.do(lambda: table.stall(self.name, most, limit=self.settings.reap_batch))
         return self._delivered(table, claim, rows)
 
     def _taker(self, table: WorkItemQuerySet, lease: timedelta) -> Any:

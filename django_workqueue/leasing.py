@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from . import database, lanes
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source
-from .floors import MAX_RANKS, Floors, Position
+from .floors import MAX_RANKS, Floors, Position, Sparing
 from .managers import Claimed, Interval, WorkQuerySet, new_token
 from .sql import Statement, queues
 
@@ -40,6 +40,7 @@ class LeasingSource(Source):
         self.using = using
         self.handlers = []
         self.floors = Floors(self.first_ident)
+        self.sparing = Sparing()  # of marking what is out of attempts
 
     @property
     def alias(self) -> str:
@@ -124,19 +125,22 @@ class LeasingSource(Source):
     def _queues_here(self, statement: Statement, params: dict[str, Any]) -> Any:
         return self.here(lambda table: table.send(statement, self.name, params))
 
-    def lease_rows(self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta) -> tuple[Claim, list[Row]]:
+    def lease_rows(
+        self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta, floors: Floors
+    ) -> tuple[Claim, list[Row]]:
         """Claim on a connection that commits each statement: rows in the order to work them, under one fence."""
         fence = Fence(new_token(), time.monotonic() + lease.total_seconds())
-        if self.floors.wants_discovery():
-            self.floors.discovered(self.discover(table))
-        look: Any = self.floors.look()
+        if floors.wants_discovery():
+            floors.discovered(self.discover(table))
+        look: Any = floors.look()
         rows: list[Row] = []
         while look is not None:
             claimed = take(look.intervals, limit - len(rows), fence.token)
             rows += claimed.rows
             if claimed.skipped:
-                return self._ordered(fence, lease, rows, full=True)  # what was left must not lie behind a floor
-            self.floors.learn(
+                floors.left(look, *max((-row[1], (row[3], row[0])) for row in claimed.rows if row[4]))
+                return self._ordered(fence, lease, rows, full=True)
+            floors.learn(
                 look,
                 claimed.at,
                 claimed.took,
@@ -144,7 +148,7 @@ class LeasingSource(Source):
                 last=_last(claimed.rows),
                 count=len(claimed.rows),
             )
-            look = self.floors.look_again() if len(rows) < limit and not look.beginning else None
+            look = floors.look_again() if len(rows) < limit and not look.beginning else None
         return self._ordered(fence, lease, rows, full=len(rows) >= limit)
 
     def lease_rows_inside(

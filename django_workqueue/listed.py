@@ -9,7 +9,7 @@ import json
 import os
 import time
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,9 +20,11 @@ from django.db import connections
 from django.utils import timezone
 
 from . import database, lanes, notify, payloads
+from .backoff import exponential
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
-from .exceptions import InvalidPayload
+from .exceptions import Retry, is_permanent
+from .floors import Floors
 from .leasing import LeasingSource, Row, apart, chunks, in_rounds
 from .managers import Claimed, Interval, NewJobs, Settling, WorkJobQuerySet, microseconds
 from .text import cut, exception_path, message, told
@@ -37,6 +39,7 @@ LAPSED_AT_ONCE = 10  # of one claim: what kills its worker takes no more than th
 ALLOT_AT_LEAST = 200
 LATE = 0.5  # seconds that a transaction may stay open before its jobs are stamped anew
 PRUNE_BATCH = 1000
+MAX_KINDS = 64  # sets of kinds whose floors one process remembers
 MAX_TRACEBACK = 20_000  # characters
 NO_FENCE = Fence(0, 0.0)
 TASK = "task"  # the key in the metadata of jobs that are tasks of Django's
@@ -136,6 +139,7 @@ class ListedSource(LeasingSource):
 
     def __init__(self, name: str, using: str | None, settings: Settings) -> None:
         super().__init__(name, using)
+        self._floors: OrderedDict[tuple[str, ...], Floors] = OrderedDict()  # by the kinds that are claimed
         self._look_at = 0.0  # when to look again for kinds without a handler …
         self._hopeless: set[str] = set()  # … but for these
         self.set_up(settings)
@@ -206,10 +210,20 @@ class ListedSource(LeasingSource):
     def _claim(
         self, table: WorkJobQuerySet, limit: int, lease: timedelta, kinds: list[str] | None, *, mark: bool
     ) -> Claim:
-        claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease)
-        if not claim.full and not self.floors.dear:
-            table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        floors = self.floors_of(kinds)
+        claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease, floors)
+        if not claim.full and not floors.dear:
+            self.sparing.do(lambda: table.bury(self.name, LAPSED, limit=PRUNE_BATCH))
         return self._delivered(claim, rows)
+
+    def floors_of(self, kinds: list[str] | None) -> Floors:
+        """How far the claims of these kinds have got. What they leave behind is still to come for others."""
+        if kinds is None:
+            return self.floors
+        floors = self._floors.setdefault(tuple(kinds), Floors(self.first_ident))
+        while len(self._floors) > MAX_KINDS:
+            self._floors.popitem(last=False)
+        return floors
 
     def _find_handlers(self, table: WorkJobQuerySet) -> bool:
         """Now and then, tell the finder of the kinds that wait and have no handler; whether they have one now."""
@@ -282,16 +296,17 @@ class ListedSource(LeasingSource):
             done += self.here(lambda table: table.complete(self.name, settling, results, keep=keep))  # noqa: B023
         return done
 
-    def fail_here(self, job: Job, error: BaseException, *, retry_in: timedelta, final: bool) -> str | None:
+    def fail_here(self, job: Job, error: BaseException, *, retry_in: timedelta) -> str | None:
         """Give a job back or bury it: "pending", "dead", or None if the lease is lost."""
+        snoozes = isinstance(error, Retry)
         outcome = self.here(
             lambda table: table.fail(
                 self.name,
                 self._settling([job], [0.0]),
                 delays=[microseconds(retry_in)],
-                errors=[error_entry(error)],
-                finals=[final],
-                uncounts=[0],
+                errors=[None if snoozes else error_entry(error)],
+                finals=[not snoozes and is_permanent(error)],
+                uncounts=[int(snoozes)],
             )
         )
         return (outcome[job.id] or "pending") if job.id in outcome else None
@@ -346,44 +361,26 @@ class ListedSource(LeasingSource):
 
     def settle(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         """Write what became of the work, fenced, in statements of one queue each."""
-        completed: list[tuple[Outcome, str | None]] = []
-        others: list[Outcome] = []
-        for outcome in outcomes:
-            if outcome.verb is not Verb.COMPLETE:
-                others.append(outcome)
-            elif outcome.result is None:
-                completed.append((outcome, None))
-            else:
-                self._sort_by_result(outcome, completed, others)
-        settled = self._complete(table, completed) if completed else Settled()
-        for chunk in apart(others, _id_of):
-            settled.add(self._fail(table, chunk))
+        completed = [outcome for outcome in outcomes if outcome.verb is Verb.COMPLETE]
+        settled = self._complete(table, completed)
+        if len(completed) < len(outcomes):
+            for chunk in apart([outcome for outcome in outcomes if outcome.verb is not Verb.COMPLETE], _id_of):
+                settled.add(self._fail(table, chunk))
         return settled
 
-    def _sort_by_result(
-        self, outcome: Outcome, completed: list[tuple[Outcome, str | None]], others: list[Outcome]
-    ) -> None:
-        """A result that is not JSON fails its job, by the handler's own backoff."""
-        try:
-            completed.append((outcome, payloads.dumps(outcome.result, name="result")))
-        except InvalidPayload as error:
-            others.append(Outcome(outcome.work, Verb.FAIL, self.backoff_of(outcome.work), error, ran=outcome.ran))
-
     def backoff_of(self, job: Job) -> timedelta:
-        """How long until the next attempt of a job that fails now."""
-        for handler in self.handlers:
-            if handler.kind == job.kind:
-                return handler.backoff(job.attempts)
-        return timedelta(seconds=2)
+        """How long until the next attempt of a job that fails now: as its handler says, if this process has one."""
+        return next((handler.backoff for handler in self.handlers if handler.kind == job.kind), exponential())(
+            job.attempts
+        )
 
-    def _complete(self, table: WorkJobQuerySet, completed: list[tuple[Outcome, str | None]]) -> Settled:
+    def _complete(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         keep = self.settings.retention > timedelta(0)
         done = 0
-        for chunk in apart(completed, lambda pair: _id_of(pair[0])):
-            works = [outcome.work for outcome, _ in chunk]
-            settling = self._settling(works, [outcome.ran for outcome, _ in chunk])
-            done += table.complete(self.name, settling, [result for _, result in chunk], keep=keep)
-        return Settled(completed=done, lost=len(completed) - done)
+        for chunk in apart(outcomes, _id_of):
+            settling = self._settling([outcome.work for outcome in chunk], [outcome.ran for outcome in chunk])
+            done += table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
+        return Settled(completed=done, lost=len(outcomes) - done)
 
     def _fail(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         kept = table.fail(
@@ -536,7 +533,7 @@ def error_entry(error: BaseException | None) -> str | None:
         return None
     shown = "".join(traceback.format_exception(error))
     entry = {
-        "type": exception_path(error),
+        "type": cut(exception_path(error)),
         "message": cut(message(error)),
         "traceback": cut(shown, MAX_TRACEBACK, keep_end=True),
         "worker": worker_id(),

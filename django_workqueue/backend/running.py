@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from django_workqueue import payloads
-from django_workqueue.exceptions import HandlerTimeout, PermanentError, Retry
+from django_workqueue.exceptions import HandlerTimeout, PermanentError, Retry, is_permanent
 from django_workqueue.listed import Job, ListedSource
 from django_workqueue.text import exception_path
-from django_workqueue.worker.call import is_permanent
 
 from . import results
 from .native import TaskContext, TaskError, TaskResultStatus, normalize_json, task_finished, task_started

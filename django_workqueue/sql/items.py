@@ -134,17 +134,17 @@ CLAIM = Statement(
 )
 
 # The priorities in use: a loose index scan, one seek for each.
-DISCOVER = Statement(
-    "item_discover",
-    f"""
-    WITH RECURSIVE rank(r) AS (
+# The ranks in use, by a loose scan of the claim index.
+_RANKS = f"""rank(r) AS (
      (SELECT -q.priority FROM workqueue_item q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
      UNION ALL
      SELECT (SELECT -q.priority FROM workqueue_item q WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority > rank.r
       ORDER BY -q.priority LIMIT 1)
-     FROM rank WHERE rank.r IS NOT NULL)
-    SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int
-    """,
+     FROM rank WHERE rank.r IS NOT NULL)"""
+
+DISCOVER = Statement(
+    "item_discover",
+    f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
     prepare=False,
 )
 
@@ -308,15 +308,20 @@ REAP = Statement(
     prepare=False,
 )
 
-# The last attempt's lease lapsed with nothing asked for since.
+# The last attempt's lease lapsed with nothing asked for since. Sought rank by rank, among what claims look at: without
+# the ranks, the scan would wade through all that is scheduled for later.
 STALL = Statement(
     "item_stall",
     f"""
-    WITH target AS MATERIALIZED (
-     SELECT q.key, statement_timestamp() AS t FROM workqueue_item q
-     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
-      AND q.attempts >= %(max)s::int AND q.requeue_at IS NULL
-     ORDER BY -q.priority, q.available_at, q.key LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    WITH RECURSIVE {_RANKS},
+    target AS MATERIALIZED (
+     SELECT x.key, x.t FROM rank CROSS JOIN LATERAL (
+      SELECT q.key, statement_timestamp() AS t FROM workqueue_item q
+      WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority = rank.r AND q.available_at <= statement_timestamp()
+       AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
+       AND q.attempts >= %(max)s::int AND q.requeue_at IS NULL
+      ORDER BY q.available_at, q.key LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED) x
+     LIMIT %(limit)s::int),
     spent AS (
      UPDATE workqueue_item q SET stalled_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
       last_error = COALESCE(q.last_error, %(error)s::text)

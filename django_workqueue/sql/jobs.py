@@ -104,17 +104,17 @@ CLAIM = Statement(
     prepare=False,
 )
 
-DISCOVER = Statement(
-    "job_discover",
-    f"""
-    WITH RECURSIVE rank(r) AS (
+# The ranks in use, by a loose scan of the claim index.
+_RANKS = f"""rank(r) AS (
      (SELECT -q.priority FROM workqueue_job q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
      UNION ALL
      SELECT (SELECT -q.priority FROM workqueue_job q WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority > rank.r
       ORDER BY -q.priority LIMIT 1)
-     FROM rank WHERE rank.r IS NOT NULL)
-    SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int
-    """,
+     FROM rank WHERE rank.r IS NOT NULL)"""
+
+DISCOVER = Statement(
+    "job_discover",
+    f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
     prepare=False,
 )
 
@@ -205,22 +205,22 @@ FAIL = Statement(
 
 EXTEND = Statement(
     "job_extend",
-    f"""
+    """
     WITH target AS MATERIALIZED (
      SELECT q.id, statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint
+     WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint
      ORDER BY q.id FOR UPDATE SKIP LOCKED),
     held AS (
      UPDATE workqueue_job q SET lease_until = GREATEST(q.lease_until, (SELECT until FROM target LIMIT 1))
-     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING q.id)
+     WHERE q.queue = {Q} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING q.id)
     SELECT id FROM held
     """,
 )
 
 HELD = Statement(
     "job_held",
-    f"""
-    SELECT q.id FROM workqueue_job q WHERE q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
+    """
+    SELECT q.id FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[])
      AND q.lease_token = %(token)s::bigint
     """,
 )
@@ -273,18 +273,23 @@ HURRY = Statement(
     prepare=False,
 )
 
-# The last attempt had started, and its lease lapsed: nobody will say what became of it.
+# The last attempt had started, and its lease lapsed: nobody will say what became of it. Sought rank by rank, among
+# what claims look at: without the ranks, the scan would wade through all that is scheduled for later.
 BURY = Statement(
     "job_bury",
     f"""
-    WITH target AS MATERIALIZED (
-     SELECT q.id, statement_timestamp() AS t,
-      jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-       'attempt', q.attempts, 'worker', q.worker_ids ->> -1) || %(error)s::jsonb AS e
-     FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND {OPEN} AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
-      AND q.attempts >= q.max_attempts AND q.started_at IS NOT NULL
-     ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+    WITH RECURSIVE {_RANKS},
+    target AS MATERIALIZED (
+     SELECT x.id, x.t, x.e FROM rank CROSS JOIN LATERAL (
+      SELECT q.id, statement_timestamp() AS t,
+       jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'attempt', q.attempts, 'worker', q.worker_ids ->> -1) || %(error)s::jsonb AS e
+      FROM workqueue_job q
+      WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority = rank.r AND q.available_at <= statement_timestamp()
+       AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()
+       AND q.attempts >= q.max_attempts AND q.started_at IS NOT NULL
+      ORDER BY q.available_at, q.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED) x
+     LIMIT %(limit)s::int),
     buried AS (
      UPDATE workqueue_job q SET outcome = 'dead', finished_at = target.t, lease_until = 'epoch', lease_token = 0,
       errors = jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]')

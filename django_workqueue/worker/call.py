@@ -10,9 +10,11 @@ from datetime import timedelta
 from inspect import iscoroutine
 from typing import Any
 
+from django_workqueue import payloads
+from django_workqueue.arguments import LONGEST
 from django_workqueue.backoff import exponential
 from django_workqueue.engine import Handler, Outcome, Verb
-from django_workqueue.exceptions import HandlerTimeout, PartialFailure, PermanentError, Retry
+from django_workqueue.exceptions import HandlerTimeout, PartialFailure, Retry, is_permanent
 
 from . import journal, middleware
 
@@ -30,12 +32,20 @@ class Call:
         self.timeout = handler.timeout.total_seconds() if handler.timeout is not None else None
 
     def returned(self, work: Any, result: Any, ran: float = 0.0) -> Outcome:
-        """What a return after so many seconds means for one piece of work."""
-        if result is not None and iscoroutine(result):
+        """What a return after so many seconds means for one piece of work. A job's result must be JSON."""
+        if result is None:
+            return Outcome(work, Verb.COMPLETE, ZERO, None, None, ran)
+        if iscoroutine(result):
             result.close()
             mistake = TypeError(f"{self.handler.name} returned a coroutine; declare it with async def")
             return self.raised(work, mistake, ran)
-        return Outcome(work, Verb.COMPLETE, ZERO, None, result, ran)
+        if self.handler.kind is None:
+            return Outcome(work, Verb.COMPLETE, ZERO, None, None, ran)
+        try:
+            text = payloads.dumps(result, name="result")
+        except Exception as error:  # noqa: BLE001 - the user's objects, and the job must have its outcome
+            return self.raised(work, error, ran)
+        return Outcome(work, Verb.COMPLETE, ZERO, None, text, ran)
 
     def raised(self, work: Any, error: BaseException, ran: float = 0.0) -> Outcome:
         """What an exception after so many seconds means for one piece of work."""
@@ -43,7 +53,7 @@ class Call:
             named = _error_of(error, work)
             return self.returned(work, None, ran) if named is None else self.raised(work, named, ran)
         if isinstance(error, Retry):
-            return Outcome(work, Verb.SNOOZE, error.delay, error, None, ran)
+            return Outcome(work, Verb.SNOOZE, min(error.delay, LONGEST), error, None, ran)
         if isinstance(error, HandlerTimeout) and self.timeout is not None:
             error = HandlerTimeout(f"{self.handler.name} ran past its timeout of {self.timeout:g} s")
         permanent = is_permanent(error)
@@ -65,7 +75,7 @@ class Call:
             delay = self.handler.backoff(attempts)
             if not isinstance(delay, timedelta):
                 raise TypeError(f"a backoff must return a timedelta, not {delay!r}")  # noqa: TRY301
-            return max(delay, ZERO)
+            return min(max(delay, ZERO), LONGEST)
         except Exception as error:  # noqa: BLE001 - the user's code, and the item must go back whatever it does
             journal.bad_backoff(self.handler, error)
             return _DEFAULT(attempts)
@@ -85,15 +95,3 @@ def _error_of(failure: PartialFailure, work: Any) -> BaseException | None:
         if item is work or item == work:
             return error if isinstance(error, BaseException) else RuntimeError(str(error))
     return None
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Whether a `PermanentError` is raised, or what is raised comes from one."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, PermanentError):
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__
-    return False
