@@ -30,4 +30,5 @@ bench: ## Measure us and our peers side by side: ONLY=drain,enqueue PEERS=pgqueu
 	@scripts/run --newest bench python -m benchmarks $(ARGS)
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv-* .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site
+	@rm -rf .venv-* .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis site \
+		benchmarks/.venvs benchmarks/.results

@@ -79,6 +79,8 @@ def measure(name: str, arena: Arena, results: Results, round_: int, scale: float
         SCENARIOS[name].run(arena, results, round_, scale)
     except Failed as failure:
         results.fail(name, arena.contestant.name, "", str(failure))
+    finally:
+        arena.discard()
 
 
 def arguments() -> argparse.Namespace:
@@ -102,12 +104,16 @@ def scenarios(text: str) -> list[str]:
 
 
 def contestants(text: str) -> list[catalog.Contestant]:
-    """The contestants whose name contains one of the words; all for none."""
+    """The contestants whose name contains one of the words, and us unless some of us are named; all for none."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    found = [each for each in catalog.everybody() if not words or any(word in each.name.lower() for word in words)]
+    if not words:
+        return list(catalog.everybody())
+    found = [each for each in catalog.everybody() if any(word in each.name.lower() for word in words)]
     if not found:
         names = "; ".join(each.name for each in catalog.everybody())
         raise argparse.ArgumentTypeError(f"nobody is called {text!r}; there are: {names}")
+    if all(each in catalog.peers() for each in found):
+        return [*(each for each in catalog.everybody() if each.language == "ours"), *found]
     return found
 
 

@@ -73,9 +73,17 @@ class Arena:
 
     def copy(self, template: str) -> str:
         """A copy to measure on; the last one is gone then."""
-        name = f"{self.contestant.adapter}_run"
-        self.server.create(name, template=template)
-        return name
+        self.server.create(self.running, template=template)
+        return self.running
+
+    def discard(self) -> None:
+        """Drop the copy, before the next checkpoint writes it out for nothing."""
+        self.server.drop(self.running)
+
+    @property
+    def running(self) -> str:
+        """The database that is measured on."""
+        return f"{self.contestant.adapter}_run"
 
     def call(self, verb: str, setup: Setup, database: str, **options: Any) -> dict[str, Any]:
         """Run one verb of the contestant to its end."""

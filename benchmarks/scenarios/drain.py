@@ -34,13 +34,14 @@ def nothing(_arena: Arena, _database: str) -> contextlib.AbstractContextManager[
 
 @dataclass(frozen=True)
 class Drained:
-    """One drain: how many jobs in how long, and when each started."""
+    """One drain: how many jobs in how long, when each started, and when the last was finished."""
 
     jobs: int
     seconds: float
     complete: bool
     repeats: int
     starts: list[int]
+    ended: int
 
 
 def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
@@ -74,7 +75,7 @@ def drain(
         starts = sorted(start for start in workers.starts() if start)
         runs = workers.runs()
     done = len([start for start in starts if start <= ended])
-    return Drained(done, (ended - starts[0]) / 1e9, complete, max(0, runs - jobs), starts)
+    return Drained(done, (ended - starts[0]) / 1e9, complete, max(0, runs - jobs), starts, ended)
 
 
 def wait_worked(workers: Workers, jobs: int, cut: float) -> bool:

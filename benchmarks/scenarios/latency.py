@@ -12,7 +12,7 @@ from benchmarks.results import Key, Results
 NAME = "latency"
 UNIT = "ms"
 INTERVAL = 0.05
-PULSES = 180
+PULSES = 140
 WARM_UP = 20
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 

@@ -38,9 +38,19 @@ def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
         results.fail(NAME, contestant.name, label, f"{drained.jobs} of {jobs} in {LIMIT:.0f} s")
         return
     starts = drained.starts
-    first, last = edge / (starts[edge] - starts[0]) * 1e9, edge / (starts[-1] - starts[-1 - edge]) * 1e9
+    one, other = boundary(starts, edge), boundary(starts, len(starts) - edge)
+    first = one / (starts[one] - starts[0]) * 1e9
+    last = (len(starts) - other) / (drained.ended - starts[other]) * 1e9
     for variant, value in ((FIRST, first), (LAST, last), ("last / first", last / first)):
         results.add(Key(NAME, contestant.name, label, variant), round_, value)
+
+
+def boundary(starts: list[int], about: int) -> int:
+    """The job nearest to a place with which a batch begins: behind a pause that is long for the neighbourhood."""
+    reach = min(about, len(starts) - about) // 3
+    pauses = {at: starts[at] - starts[at - 1] for at in range(about - reach, about + reach)}
+    longest = max(pauses.values())
+    return min((at for at, pause in pauses.items() if 2 * pause >= longest), key=lambda at: abs(at - about))
 
 
 @contextlib.contextmanager
