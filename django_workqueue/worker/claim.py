@@ -84,7 +84,6 @@ class Look:
         self.lane = lane
         self.at = 0.0
         self.woken = True
-        self.check_at = 0.0
         self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
         self._floor = 0.0  # seconds from a look to the next that a wake may cause …
         self._looked_at = 0.0
@@ -208,14 +207,20 @@ class Claimer:
 
     def _run(self) -> None:
         while not self._stopping:
-            look, wanted = self._neediest()
-            if look is None:
-                self.bell.wait(self._pause())
-            else:
-                self._claim(look, wanted)
+            try:
+                self._step()
+            except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience logs it
+                self._failed(error)
         for look in self.looks:
             look.wakeup.close()
         self._connection.close()
+
+    def _step(self) -> None:
+        look, wanted = self._neediest()
+        if look is None:
+            self.bell.wait(self._pause())
+        else:
+            self._claim(look, wanted)
 
     def _neediest(self) -> tuple[Look | None, int]:
         """The next lane, in turn, that wants work and may have some."""
@@ -250,9 +255,6 @@ class Claimer:
         quiet = self._busy is not None and not self._busy()
         was_woken, look.woken = look.woken, False
         sent_at = monotonic()
-        if was_woken and lane.kinds is not None and sent_at >= look.check_at and lane.open:
-            look.check_at = sent_at + 1.0
-            self._keeper.check(lane)  # a cancelled job wakes its queue
         try:
             claim = lane.source.claim_on(self._connection, wanted, lane.lease, lane.kinds)
         except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
@@ -277,7 +279,11 @@ class Claimer:
         lane.tally.reclaimed += claim.reclaimed
         batch = Batch(lane, claim)
         lane.open[claim.fence.token] = batch
-        self._keeper.hold(batch)
+        try:
+            self._keeper.hold(batch)
+        except BaseException:
+            lane.open.pop(claim.fence.token)  # it lapses
+            raise
         lane.put(batch)
         if self._stopping:
             lane.turn_back()

@@ -30,9 +30,6 @@ class Keeper(Protocol):
     def drop(self, batch: Batch, works: Sequence[Any]) -> None:
         """Renew these no longer: they ran past their timeout."""
 
-    def check(self, lane: Lane) -> None:
-        """See soon whether what runs in this lane is still wanted."""
-
     def stop(self, timeout: float) -> bool:
         """Keep no longer; whether that is so within the timeout."""
 
@@ -77,10 +74,6 @@ class OwnKeeper:
     def drop(self, batch: Batch, works: Sequence[Any]) -> None:
         """Leave some of a claim out of its renewal."""
         batch.dropped.update(batch.lane.source.idents(works))
-
-    def check(self, lane: Lane) -> None:
-        """Look at this lane's older leases."""
-        self._of(lane).check(lane)
 
     def stop(self, timeout: float) -> bool:
         """End the threads."""

@@ -20,7 +20,7 @@ from . import journal
 from .bell import Bell
 from .counts import Counts
 from .keeper import Lost, OwnKeeper
-from .lane import Batch, Lane
+from .lane import Batch
 
 HEARTBEAT = 1.0  # seconds at most between two messages of a living process
 KEPT = 4 << 20  # bytes of messages kept for the other side; renewals beyond that are dropped, and asked for again
@@ -153,12 +153,6 @@ class Line:
         idents = batch.lane.source.idents(works)
         batch.dropped.update(idents)
         self._send("drop", batch.fence.token, idents)
-
-    def check(self, lane: Lane) -> None:
-        """Have this lane's older leases looked at."""
-        self._send("check", lane.number)
-        if self._is_alone:
-            self._own.check(lane)
 
     def say_goodbye(self, *, finished: bool) -> None:
         """Tell what was done in all; `finished` if there is nothing left to do, so that nobody need come after us."""

@@ -7,7 +7,8 @@ or a loss means for the work is for whoever holds the lease.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -17,14 +18,16 @@ from django_workqueue.engine import Source
 from .lane import Lane
 from .outage import Outage, Patience
 
-CHECK_SHARE = 20  # a round that took x is not followed by a check within 20 x
 AGAIN = 1.0  # seconds at most until leases that could not be renewed are tried again
+CHECK_EVERY = 1.0  # seconds from one look whether running work was cancelled to the next, the first one as late …
+CHECK_SHARE = 20  # … but a look that took x is not followed by another within 20 x
+CHECK_AT_ONCE = 1000  # pieces of work that one statement looks at
 
 
 class Lease:
     """One claim's lease: `held()` are the idents to renew; `renewed` is told the new deadline, `lost` what is gone."""
 
-    __slots__ = ("began", "check", "held", "key", "lane", "lost", "renew_at", "renewed", "token")
+    __slots__ = ("began", "held", "key", "lane", "lost", "renew_at", "renewed", "token")
 
     def __init__(
         self,
@@ -45,16 +48,19 @@ class Lease:
         self.lost = lost
         self.renew_at = deadline - lane.seconds * 2 / 3
         self.began = monotonic()
-        self.check = False  # whether it is to be seen before that if the work is still ours
 
 
 class Renewer:
-    """Renews the leases of one alias when a third of them has passed."""
+    """Renews the leases of one alias when a third of them has passed.
+
+    Where work can be cancelled while it runs, it also looks every second whether what has run for as long is still
+    ours. Quick work costs nothing by that.
+    """
 
     def __init__(self, alias: str, outage: Outage, *, shortest: float) -> None:
         self.alias = alias
         self.leases: dict[Any, Lease] = {}  # set and popped by other threads: single operations, atomic
-        self._tick = min(max(shortest / 12, 0.02), AGAIN)
+        self._tick = min(max(shortest / 12, 0.02), CHECK_EVERY / 4)
         self._check_at = 0.0
         self._outage = outage
         self._thread: threading.Thread | None = None
@@ -86,29 +92,13 @@ class Renewer:
         """A lease is done with."""
         self.leases.pop(key, None)
 
-    def check(self, lane: Lane) -> None:
-        """See soon whether what runs long in this lane is still ours: it may have been cancelled."""
-        now = monotonic()
-        if now < self._check_at:
-            return
-        self._check_at = now + AGAIN
-        for lease in list(self.leases.values()):
-            if lease.lane is lane and now - lease.began > AGAIN:
-                lease.check = True
-
     def _run(self, stop: threading.Event) -> None:
         connection = Connection(self.alias, application="django_workqueue renew")
         patience = Patience("renew", self._outage)
         while not stop.wait(self._tick):
-            now = monotonic()
-            for lease in list(self.leases.values()):
-                if lease.renew_at > now and not lease.check:
-                    continue
+            for task in self._due(monotonic()):
                 try:
-                    if lease.renew_at > now:
-                        _check(connection, lease)
-                    else:
-                        _renew(connection, lease)
+                    task(connection)
                 except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
                     pause, remake = patience.failed(error)
                     if remake:
@@ -118,27 +108,48 @@ class Renewer:
                 patience.succeeded()
                 if stop.is_set():
                     break
-            self._check_at = max(self._check_at, monotonic() + CHECK_SHARE * (monotonic() - now))
         connection.close()
 
+    def _due(self, now: float) -> Iterator[Callable[[Connection], None]]:
+        """What is to be done now: renewals first."""
+        leases = list(self.leases.values())
+        for lease in leases:
+            if lease.renew_at <= now:
+                yield partial(_renew, lease)
+        if now < self._check_at:
+            return
+        old: dict[Source, list[Lease]] = {}
+        for lease in leases:
+            if lease.lane.source.cancels and now - lease.began >= CHECK_EVERY:
+                old.setdefault(lease.lane.source, []).append(lease)
+        for source, some in old.items():
+            self._check_at = now + CHECK_EVERY
+            yield partial(self._check, source, some)
 
-def _check(connection: Connection, lease: Lease) -> None:
-    """See which of a lease's work is no longer ours."""
-    lease.check = False
-    idents = lease.held()
-    gone = set(idents).difference(lease.lane.source.held_on(connection, lease.token, idents)) if idents else ()
-    if gone:
-        lease.lost(sorted(gone))
+    def _check(self, source: Source, leases: Sequence[Lease], connection: Connection) -> None:
+        """See which work of these leases is no longer ours."""
+        began = monotonic()
+        held = [(lease, lease.held()) for lease in leases]
+        idents = sorted({ident for _, some in held for ident in some})
+        tokens: dict[Any, int] = {}
+        for start in range(0, len(idents), CHECK_AT_ONCE):
+            tokens.update(source.tokens_on(connection, idents[start : start + CHECK_AT_ONCE]))
+        for lease, some in held:
+            gone = [ident for ident in some if tokens.get(ident) != lease.token]
+            if gone:
+                lease.lost(gone)
+        now = monotonic()
+        self._check_at = max(self._check_at, now + CHECK_SHARE * (now - began))
 
 
-def _renew(connection: Connection, lease: Lease) -> None:
+def _renew(lease: Lease, connection: Connection) -> None:
     """Renew one lease as far as possible, and find out about the rest of it."""
     source: Source = lease.lane.source
     idents = lease.held()
-    if not idents:
-        lease.renew_at = float("inf")
-        return
     before = monotonic()
+    if not idents:
+        lease.renew_at = before + AGAIN
+        return
     missing = set(idents).difference(source.extend_on(connection, lease.token, idents, lease.lane.lease))
     if missing:
         still_held = set(source.held_on(connection, lease.token, sorted(missing)))

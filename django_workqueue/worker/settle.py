@@ -79,7 +79,7 @@ class Settler:
     def _run(self) -> None:
         while not self._abandoned.is_set():
             self._let_go_of_held()
-            if any([self._settle(lane) for lane in self.lanes]):  # noqa: C419 - each of them
+            if self._settle_all():
                 continue
             if self._closing.is_set() and not self._held:
                 break
@@ -88,6 +88,14 @@ class Settler:
                 self._bell.wait(min(due for due, _, _ in self._held) - monotonic() if self._held else None)
             self.asleep = False
         self._connection.close()
+
+    def _settle_all(self) -> bool:
+        """Write what all lanes have; whether there was anything."""
+        try:
+            return any([self._settle(lane) for lane in self.lanes])  # noqa: C419 - each of them
+        except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience logs it
+            self._pause(self._patience.failed(error)[0])
+            return True
 
     def _settle(self, lane: Lane) -> bool:
         """Write what a lane has; whether it had anything."""

@@ -31,7 +31,7 @@ from .signals import ASKS, Signals
 from .timeouts import GRACE
 
 WORN_OUT = 75  # the exit code of a process that wants to be replaced
-KILL_AFTER = 4.0  # seconds beyond the shutdown timeout
+KILL_AFTER = 5.0  # seconds beyond the shutdown timeout
 FIRST_RESTART, LAST_RESTART = 0.5, 30.0  # seconds until a process that died is replaced
 SETTLED_IN = 60.0  # seconds a process lives that did not die of how it was started
 TICK = 0.03  # seconds between two looks at the lines: their messages are many and nothing hangs on them
@@ -56,6 +56,7 @@ class Child:
         self.claims: dict[int, Claimed] = {}  # by token
         self.counts = Counts()
         self.finished = False  # it has said that there is nothing left to do
+        self.stopped = False  # by SIGSTOP: it runs nothing, so others may have its work when its leases lapse
 
 
 class Claimed:
@@ -69,7 +70,9 @@ class Claimed:
         self._gone: set[Any] = set()
 
     def held(self) -> list[Any]:
-        """The idents to renew: none once a silent child must have run past the lane's timeouts."""
+        """The idents to renew: none while the child is stopped, or once it has been silent past the lane's timeouts."""
+        if self.child.stopped:
+            return []
         if self.lane.longest is not None and monotonic() - self.child.heard_at > self.lane.longest + GRACE:
             return []
         return [ident for ident in marshal.loads(self._packed) if ident not in self._gone]  # noqa: S302 - our own
@@ -208,7 +211,11 @@ class Supervisor:
 
     def _reap(self) -> None:
         for pid, child in list(self._children.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if ended and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                child.stopped = os.WIFSTOPPED(status)
+                child.heard_at = monotonic()
+                continue
             if not ended:
                 continue
             self._read(child)
@@ -267,9 +274,6 @@ class Supervisor:
             token, idents = message
             if token in child.claims:
                 child.claims[token].drop(idents)
-        elif verb == "check":
-            lane = self._lanes[message[0]]
-            self._renewers[lane.source.alias].check(lane)
         elif verb == "counts":
             *numbers, child.finished = message
             child.counts = Counts(*numbers)

@@ -330,3 +330,20 @@ def test_sigterm_ends_a_worker_run_from_python_in_order(shop: Shop, goods: Queue
     process.terminate()
     assert output_of(process).strip() == "1 completed, 0 failed (0 to be retried), 0 reclaimed"
     assert process.returncode == 0
+
+
+def test_the_leases_of_a_stopped_process_lapse_and_the_woken_straggler_is_fenced(shop: Shop, goods: Queue[str]) -> None:
+    process = shop.start("--processes", "2", "--concurrency", "1", "--poll", "0.2", lease=2)
+    wait_until(lambda: len(children_of(process.pid)) == 2)
+    goods.enqueue("sleep-1.5")
+    stopped = shop.wait_for("started", "sleep-1.5")
+    os.kill(stopped, signal.SIGSTOP)
+    other = shop.wait_for("ended", "sleep-1.5", attempt=2)
+    wait_until(lambda: goods.stats().completed == 1)
+    os.kill(stopped, signal.SIGCONT)
+    shop.wait_for("ended", "sleep-1.5", attempt=1)
+    assert other != stopped
+    goods.enqueue("ok-1", "ok-2")
+    wait_until(lambda: goods.stats().completed == 3)
+    process.terminate()
+    assert "3 completed" in output_of(process)
