@@ -83,7 +83,11 @@ class Workers:
                 )
             self.processes.append(process)
         if self.gated:
-            self.open_gate()
+            try:
+                self.open_gate()
+            except BaseException:
+                self.__exit__()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
