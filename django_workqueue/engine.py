@@ -140,6 +140,7 @@ class Source(ABC):
     max_claim: int
     min_wake_interval: timedelta
     marks_starts: bool  # whether start_on has anything to do
+    cancels: bool = False  # whether work can be taken back while it runs: `tokens_on` then tells
     handlers: list[Handler]
     finder: Finder | None = None  # see `add_finder`
 
@@ -179,6 +180,10 @@ class Source(ABC):
     @abstractmethod
     def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
         """Of `idents`, those whose rows still carry `token` (a plain read that locks nothing)."""
+
+    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
+        """The token that the row of each carries (a plain read that locks nothing); asked only where it `cancels`."""
+        raise NotImplementedError
 
     @abstractmethod
     def register_on(self, connection: Connection) -> None:

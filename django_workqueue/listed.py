@@ -134,6 +134,7 @@ class ListedSource(LeasingSource):
     face = "jobs"
     first_ident = 0
     marks_starts = True
+    cancels = True
     max_claim = MAX_CLAIM
     min_wake_interval = timedelta(milliseconds=100)
 
@@ -321,8 +322,6 @@ class ListedSource(LeasingSource):
             self.here(lambda table: table.cancel(self.name, some))  # noqa: B023
             for some in chunks(sorted(set(ids)))
         )
-        if cancelled:
-            lanes.wake_later(self.alias, self.name)  # whoever runs one of them looks whether it is still theirs
         return cancelled
 
     def retry_here(self, ids: Iterable[int]) -> int:
@@ -421,6 +420,10 @@ class ListedSource(LeasingSource):
     def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
         """The ids whose rows still carry the token."""
         return self.table(connection).held(self.name, idents, token)
+
+    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
+        """The tokens that the rows carry; 0 for those that nobody holds."""
+        return self.table(connection).tokens(self.name, idents)
 
     def described(self) -> dict[str, Any]:
         """The settings, for people."""

@@ -422,6 +422,10 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         """Which of the jobs are still leased under `token`."""
         return [number for (number,) in self.send(jobs.HELD, queue, {"ids": ids, "token": token})]
 
+    def tokens(self, queue: str, ids: Sequence[int]) -> dict[int, int]:
+        """The token that each of the jobs carries; 0 if nobody holds it."""
+        return dict(self.send(jobs.TOKENS, queue, {"ids": ids}))
+
     def cancel(self, queue: str, ids: Sequence[int]) -> int:
         """Cancel pending and running jobs."""
         return self._number(jobs.CANCEL, queue, {"ids": ids})

@@ -225,6 +225,12 @@ HELD = Statement(
     """,
 )
 
+# Of jobs that run long, whether they are still their worker's: they may have been cancelled.
+TOKENS = Statement(
+    "job_tokens",
+    "SELECT q.id, q.lease_token FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[])",
+)
+
 # Pending or running; a running one's outcome finds its token gone.
 CANCEL = Statement(
     "job_cancel",
