@@ -35,7 +35,8 @@ JOB_STATE = f"""CASE WHEN q.outcome = 'completed' THEN 'completed' WHEN q.outcom
  WHEN q.outcome IS NOT NULL THEN 'cancelled' {_OPEN_STATE.replace("{DUE}", jobs.DUE)}"""
 
 # What a fold of the inbox would change now: keys that `was` in one state (NULL: not in the set) and would be in
-# another. Merges as `CONFLICT` in items.py does. The keys reach the set as an array: an index lookup for each.
+# another. Merges as `CONFLICT` in items.py does, but for times that no state depends on. The keys reach the set as an
+# array: an index lookup for each.
 ITEM_MOVES = f"""asked AS MATERIALIZED (
      SELECT i.key, min(i.available_at) AS at, count(*) AS entries, max(i.home) AS home FROM (
       SELECT i.key, i.available_at, i.tableoid AS home FROM workqueue_inbox i WHERE i.queue = {{Q}}
@@ -48,8 +49,7 @@ ITEM_MOVES = f"""asked AS MATERIALIZED (
       NULL::timestamptz AS completed_at, NULL::timestamptz AS stalled_at,
       CASE WHEN {items.OPEN} THEN COALESCE(q.attempts, 0) ELSE 0 END AS attempts,
       COALESCE(q.lease_until, 'epoch') AS lease_until,
-      CASE WHEN q.lease_until > 'epoch' THEN q.available_at WHEN {items.OPEN} THEN LEAST(q.available_at, q.at)
-       ELSE q.at END AS available_at,
+      CASE WHEN {items.OPEN} THEN LEAST(q.available_at, q.at) ELSE q.at END AS available_at,
       CASE WHEN q.lease_until > 'epoch' THEN LEAST(q.requeue_at, q.at) END AS requeue_at
      FROM (SELECT asked.at, asked.entries, asked.home, held.* FROM asked LEFT JOIN held ON held.key = asked.key) q),
     moved AS (
@@ -106,7 +106,8 @@ _CLOSED = """UNION ALL
 # A row has begun when its time has come: it is ready, leased or spent. Of those of each rank, the statement sees what
 # lies at either end, `front` and `back` rows at most: the front is where leases are, the back is what came last. What
 # lies between, and all the rest, is judged by some of the partition's pages, always the same ones, so that figures
-# move because the queue does; and of these pages by one row in a few, since neighbours are alike.
+# move because the queue does; and of these pages by one row in a few, since neighbours are alike. (`< 1`, not `= 0`, of
+# which the planner expects so few that it would nest the join with the gaps.)
 _BEGUN = (
     "FROM {TABLE} q WHERE q.queue = {Q} AND {OPEN} AND -q.priority = f.r AND q.available_at <= statement_timestamp()"
 )
@@ -128,7 +129,7 @@ _SAMPLE = f"""
     SELECT 'sampled', state, count(*), {_AGE.format("min(since)")} FROM (
      SELECT {{STATE}} AS state, {_SINCE} AS since
      FROM {{TABLE}} q TABLESAMPLE SYSTEM (%(percent)s::real) REPEATABLE (1) LEFT JOIN gap ON gap.r = -q.priority
-     WHERE q.queue = {{Q}} AND {{SCATTER}} & %(mask)s::int = 0
+     WHERE q.queue = {{Q}} AND {{SCATTER}} & %(mask)s::int < 1
       AND (gap.r IS NULL OR NOT ({{OPEN}}) OR q.available_at > statement_timestamp()
        OR ((q.available_at, q.{{IDENT}}) > (gap.from_at, gap.from_ident)
         AND (q.available_at, q.{{IDENT}}) < (gap.to_at, gap.to_ident)))) sampled
