@@ -116,6 +116,7 @@ def wake_later(alias: str, queue: str) -> None:
 def rest(timeout: float | None = None) -> None:
     """Flush and give back every connection; the next enqueue starts afresh."""
     for each in list(_commits.values()):
+        each.waker.flush()
         each.batcher.rest(timeout)
 
 

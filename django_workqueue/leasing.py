@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from django.db import connections
+
 from . import database, lanes
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source
@@ -116,7 +118,15 @@ class LeasingSource(Source):
     def resume_here(self) -> None:
         """Note that it is not, and wake whoever waits."""
         self._queues_here(queues.RESUME, {})
-        lanes.wake_later(self.alias, self.name)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake whoever waits: now, or when the caller's open transaction has committed."""
+        alias, name = self.alias, self.name
+        if database.inside_transaction(alias):
+            database.after_commit(connections[alias], ("wake", name), lambda: lanes.wake_later(alias, name))
+        else:
+            lanes.wake_later(alias, name)
 
     def is_paused_here(self) -> bool:
         """Whether it is."""

@@ -5,23 +5,25 @@ Owns inserting, claims and settlements of jobs with JSON payloads. The typed fac
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.conf import settings as django_settings
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from . import database, lanes, notify, payloads
 from .backoff import exponential
-from .database import Connection
+from .database import Connection, Verdict, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import Retry, is_permanent
 from .floors import Floors
@@ -31,6 +33,8 @@ from .text import cut, exception_path, message, told
 
 if TYPE_CHECKING:
     from .managers import WorkQuerySet
+
+logger = logging.getLogger("django_workqueue")
 
 T = TypeVar("T")
 
@@ -64,7 +68,7 @@ class Job:
     id: int
     queue: str
     kind: str
-    payload: payloads.JSON
+    payload: payloads.JSON = field(hash=False)
     attempts: int
     max_attempts: int
     priority: int
@@ -165,16 +169,8 @@ class ListedSource(LeasingSource):
 
     def enqueue_inside(self, waiting: Sequence[Waiting]) -> list[int]:
         """Insert jobs in the calling thread's open transaction; their ids in order."""
-        connection = connections[self.alias]
-        ids: list[int] = []
-        for chunk in chunks(waiting):
-            if any(entry.timed for entry in chunk):
-                landed = self.table().enqueue_inside_timed(self.name, columns(chunk))
-                for entry, (number, at) in zip(chunk, landed.items(), strict=True):
-                    entry.id, entry.enqueued_at = number, at
-                ids += landed
-            else:
-                ids += self.table().enqueue_inside(self.name, columns(chunk))
+        connection, table = connections[self.alias], self.table()
+        ids = [number for chunk in chunks(waiting) for number in self._insert_inside(table, chunk)]
         lane, name, written = self.restamping, self.name, time.monotonic()
 
         def committed() -> None:
@@ -183,6 +179,24 @@ class ListedSource(LeasingSource):
                 lane.restamp_later(ids)
 
         database.after_commit(connection, ("jobs", name, ids[0]), committed)
+        return ids
+
+    def _insert_inside(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> list[int]:
+        """Insert; all at once, so that ids are in order, also where the sequence was set back to ids that are taken."""
+        timed = any(entry.timed for entry in entries)
+        for skip in _ever_further():
+            if timed:
+                times = table.enqueue_inside_timed(self.name, columns(entries))
+                ids = list(times)
+            else:
+                ids = table.enqueue_inside(self.name, columns(entries))
+            if len(ids) == len(entries):
+                break
+            table.take_back(self.name, ids)
+            table.allot(skip)
+        if timed:
+            for entry, number in zip(entries, ids, strict=True):
+                entry.id, entry.enqueued_at = number, times[number]
         return ids
 
     # consuming
@@ -195,7 +209,7 @@ class ListedSource(LeasingSource):
         table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
         take = self._taker(table, lease, kinds, mark=True)
         claim, rows = self.lease_rows_inside(table, take, limit, lease)
-        return self._delivered(claim, rows).works
+        return self._delivered(table, claim, rows).works
 
     def claim_on(
         self, connection: Connection, limit: int, lease: timedelta, kinds: Iterable[str] | None = None
@@ -215,7 +229,7 @@ class ListedSource(LeasingSource):
         claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease, floors)
         if not claim.full and not floors.dear:
             self.sparing.do(lambda: table.bury(self.name, LAPSED, limit=PRUNE_BATCH))
-        return self._delivered(claim, rows)
+        return self._delivered(table, claim, rows)
 
     def floors_of(self, kinds: list[str] | None) -> Floors:
         """How far the claims of these kinds have got. What they leave behind is still to come for others."""
@@ -263,15 +277,21 @@ class ListedSource(LeasingSource):
     def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
         return cast("WorkJobQuerySet", table).discover(self.name, limit=limit)
 
-    def _delivered(self, claim: Claim, rows: list[Row]) -> Claim:
+    def _delivered(self, table: WorkJobQuerySet, claim: Claim, rows: list[Row]) -> Claim:
+        """The claim with its jobs. A payload that does not decode fails by itself, not the claim."""
         name, fence, loads = self.name, claim.fence, payloads.loads
         for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata in rows:
+            try:
+                value = loads(payload)
+            except (ValueError, RecursionError) as mistake:
+                self._refuse(table, number, attempts, fence.token, mistake)
+                continue
             job = Job.__new__(Job)  # a frozen dataclass's own __init__ costs three times as much
             job.__dict__.update(
                 id=number,
                 queue=name,
                 kind=kind,
-                payload=loads(payload),
+                payload=value,
                 attempts=attempts,
                 max_attempts=most,
                 priority=priority,
@@ -284,6 +304,18 @@ class ListedSource(LeasingSource):
             )
             claim.works.append(job)
         return claim
+
+    def _refuse(self, table: WorkJobQuerySet, number: int, attempts: int, token: int, error: Exception) -> None:
+        """Fail a job whose payload, which another program must have stored, Python does not take."""
+        logger.error("queue %r: the payload of job %d does not decode: %s; it fails", self.name, number, error)
+        table.fail(
+            self.name,
+            Settling([number], [token], [0], worker_id()),
+            delays=[microseconds(exponential()(attempts))],
+            errors=[error_entry(error)],
+            finals=[False],
+            uncounts=[0],
+        )
 
     # by hand, on the calling thread's connection
 
@@ -328,7 +360,7 @@ class ListedSource(LeasingSource):
         """Let dead and cancelled jobs start afresh."""
         retried: int = sum(self.here(lambda table: table.retry(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
         if retried:
-            lanes.wake_later(self.alias, self.name)
+            self.wake()
         return retried
 
     def prune_here(self, older_than: timedelta) -> int:
@@ -464,10 +496,18 @@ class JobLane(lanes.CommitLane[Waiting, int]):
         table = job_table(self.using, connection)
         fresh = [entry for entry in entries if not entry.id]
         self._allot(table, fresh)
-        landed = set(self._insert(table, entries))
+        try:
+            landed = set(self._insert(table, entries))
+        except DatabaseError as error:
+            if verdict(error) is not Verdict.RECONNECT:
+                for entry in fresh:
+                    entry.id = 0  # nothing has landed: the next write may begin afresh
+            raise
         # A sequence that was set back gives out ids anew. What was never sent before cannot be there already.
+        skips = _ever_further()
         while taken := [entry for entry in fresh if entry.id not in landed]:
             self._pool.clear()
+            table.allot(next(skips))
             self._allot(table, taken)
             landed.update(self._insert(table, taken))
         return [entry.id for entry in entries]
@@ -488,6 +528,11 @@ class JobLane(lanes.CommitLane[Waiting, int]):
             self._pool.extend(table.allot(max(len(entries), ALLOT_AT_LEAST)))
         for entry in entries:
             entry.id = self._pool.popleft()
+
+
+def _ever_further() -> Iterator[int]:
+    """How many ids to pass over, from one conflict to the next, to get past however many are taken."""
+    return (ALLOT_AT_LEAST * 2**tries for tries in itertools.count())
 
 
 class RestampLane(lanes.CommitLane[int, None]):

@@ -328,12 +328,16 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         return dict(self.send(jobs.ENQUEUE_TIMED, queue, {"ids": ids, **new.params()}))
 
     def enqueue_inside(self, queue: str, new: NewJobs) -> list[int]:
-        """Insert jobs in a caller's transaction; their ids in order."""
+        """Insert jobs in a caller's transaction; their ids in order: fewer than jobs where an id was there already."""
         return sorted(number for (number,) in self.send(jobs.ENQUEUE_INSIDE, queue, new.params()))
 
     def enqueue_inside_timed(self, queue: str, new: NewJobs) -> dict[int, datetime]:
         """The same; their ids in order, and when they were enqueued."""
         return dict(sorted(self.send(jobs.ENQUEUE_INSIDE_TIMED, queue, new.params())))
+
+    def take_back(self, queue: str, ids: Sequence[int]) -> int:
+        """Delete jobs that the same transaction has inserted."""
+        return self._number(jobs.TAKE_BACK, queue, {"ids": ids})
 
     def restamp(self, queue: str, ids: Sequence[int]) -> None:
         """Let pending jobs be available from now, not from before."""

@@ -13,7 +13,7 @@ from .exceptions import InvalidPayload
 JSON = Any  # what `json` and `DjangoJSONEncoder` take: dict, list, str, numbers, None, dates, UUID, Decimal
 
 MAX_BYTES = 1_048_576
-DEEPEST = 200
+DEEPEST = 200  # levels: what the reader's stack, wherever it is called from, has room for
 
 _encode = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
@@ -25,7 +25,7 @@ def dumps(value: JSON, *, name: str = "payload") -> str:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidPayload(_explain(value, name) or f"{name} is not JSON: {error}") from error
-    if "\\u0000" in text or not _encodable(text):
+    if "\\u0000" in text or not _encodable(text) or _is_deep(value, text):
         fault = _explain(value, name)
         if fault is not None:
             raise InvalidPayload(fault)
@@ -42,6 +42,19 @@ def loads(text: str | None) -> JSON:
     return None if text is None else _decode(text)
 
 
+def _is_deep(value: Any, text: str) -> bool:
+    """Whether it is nested too deep. Text with few brackets is not, and most is that."""
+    return text.count("[") + text.count("{") > DEEPEST and _depth(value, DEEPEST + 1) > DEEPEST
+
+
+def _depth(value: Any, most: int) -> int:
+    """The levels of lists and dicts, no more than `most` of them."""
+    if not most or not isinstance(value, (dict, list, tuple)):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(each, most - 1) for each in parts), default=0)
+
+
 def _encodable(text: str) -> bool:
     try:
         text.encode()
@@ -54,8 +67,8 @@ def _explain(value: Any, path: str, above: tuple[int, ...] = ()) -> str | None:
     """What is wrong with the value, and where; None if nothing is."""
     if id(value) in above:
         return f"{path} contains itself, which JSON cannot"
-    if len(above) > DEEPEST:
-        return f"{path} is nested more than {DEEPEST} deep"
+    if len(above) >= DEEPEST and isinstance(value, (dict, list, tuple)):
+        return f"{path:.200} is nested more than {DEEPEST} deep"
     if isinstance(value, dict):
         return _explain_dict(value, path, (*above, id(value)))
     if isinstance(value, (list, tuple)):
@@ -70,19 +83,28 @@ def _explain_other(value: Any, path: str) -> str | None:
     try:
         _encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        return f"{path} is a {type(value).__name__}, which is not JSON: {value!r:.100}"
+        return f"{path} is a {type(value).__name__}, which is not JSON: {_shown(value)}"
     return None
 
 
 def _explain_dict(value: dict[Any, Any], path: str, above: tuple[int, ...]) -> str | None:
     for key, each in value.items():
         if not isinstance(key, (str, int, float, bool, type(None))):
-            return f"{path} has the key {key!r:.100}, a {type(key).__name__}; JSON's keys are strings"
+            return f"{path} has the key {_shown(key)}, a {type(key).__name__}; JSON's keys are strings"
+        if isinstance(key, float) and not math.isfinite(key):
+            return f"{path} has the key {key}, which JSON has no word for"
         if isinstance(key, str) and (fault := _explain_str(key, f"{path}'s key {key!r:.100}")):
             return fault
         if fault := _explain(each, f"{path}.{key}" if str(key).isidentifier() else f"{path}[{key!r}]", above):
             return fault
     return None
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.100}"
+    except Exception as error:  # noqa: BLE001 - the user's own __repr__, or a number beyond all bounds
+        return f"<{type(value).__name__} that cannot be shown: {error}>"
 
 
 def _explain_str(value: str, path: str) -> str | None:

@@ -34,13 +34,26 @@ _INSERT = f"""
 ENQUEUE = Statement("job_enqueue", _INSERT)
 ENQUEUE_TIMED = Statement("job_enqueue_timed", f"{_INSERT}, enqueued_at")
 
-# In a caller's transaction. Ids come from the sequence in the order of the sort, so ascending ids are in order.
+# In a caller's transaction. Ids come from the sequence in the order of the sort, so ascending ids are in order. One
+# that is there already, because the sequence was set back, must not fail the transaction: what landed beside it is
+# taken back then, and inserted anew.
 _INSERT_INSIDE = f"""
     INSERT INTO workqueue_job ({_COLUMNS}) SELECT {_VALUES}
     FROM unnest({_ARRAYS}) WITH ORDINALITY u(kind, payload, p, m, d, r, metadata, i) ORDER BY u.i
-    RETURNING id"""
+    ON CONFLICT (id, queue) DO NOTHING RETURNING id"""
 ENQUEUE_INSIDE = Statement("job_enqueue_inside", _INSERT_INSIDE)
 ENQUEUE_INSIDE_TIMED = Statement("job_enqueue_inside_timed", f"{_INSERT_INSIDE}, enqueued_at")
+
+TAKE_BACK = Statement(
+    "job_take_back",
+    """
+    WITH target AS MATERIALIZED (
+     SELECT q.id FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) ORDER BY q.id FOR UPDATE),
+    gone AS (
+     DELETE FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM gone
+    """,
+)
 
 # The transaction stayed open for long: no floor may be past its jobs already.
 RESTAMP = Statement(
