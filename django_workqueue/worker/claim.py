@@ -1,4 +1,4 @@
-"""Claiming: how much, of which queue, and when to look again; on a thread and connection of its own.
+"""Claiming: how much, and of which queue in turn; on a thread and connection of its own.
 
 The next claim is sent while handlers run. A claim that is lost in a crash is only made again, so it need not
 reach the disk.
@@ -14,16 +14,16 @@ from typing import Protocol
 
 from django_workqueue.database import Connection
 from django_workqueue.engine import Claim
-from django_workqueue.notify import Wakeup
 
 from .bell import Bell
+from .budget import Budget
 from .keeper import Keeper
 from .lane import Batch, Lane
+from .look import Look
 from .outage import Outage, Patience
 from .settle import Settler
 
 BEHIND = 4  # so many full claims may wait to be settled before nothing more is claimed
-FLOOR = 0.005  # seconds; see Look
 STALE = 1.0  # seconds that work in hand may wait for a slot before it is given back for others to take
 
 
@@ -38,98 +38,6 @@ class Slots(Protocol):
 
     def wake(self) -> None:
         """There is work in hand."""
-
-
-class Budget:
-    """How much may still be claimed, of `--max-items`; without end if None."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._left = limit
-        self._asked_for = 0  # by claims that are under way
-        self._lock = threading.Lock()  # guards both
-
-    def take(self, wanted: int) -> int:
-        """So much of what is wanted may be claimed."""
-        if self._left is None:
-            return wanted
-        with self._lock:
-            granted = min(wanted, self._left)
-            self._left -= granted
-            self._asked_for += granted
-            return granted
-
-    def claimed(self, number: int, *, of: int) -> None:
-        """So much was claimed of what might be."""
-        if self._left is not None:
-            with self._lock:
-                self._asked_for -= of
-                self._left += of - number
-
-    def give_back(self, number: int) -> None:
-        """So much of it was not started."""
-        if self._left is not None:
-            with self._lock:
-                self._left += number
-
-    @property
-    def spent(self) -> bool:
-        """Whether nothing more may be claimed."""
-        return self._left == 0 and not self._asked_for
-
-
-class Look:
-    """When a lane is to be looked at again, and why."""
-
-    def __init__(self, lane: Lane, ring: Callable[[], None]) -> None:
-        self.lane = lane
-        self.at = 0.0
-        self.woken = True
-        self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
-        self._floor = 0.0  # seconds from a look to the next that a wake may cause …
-        self._looked_at = 0.0
-        self.wakeup = _Latch(self, ring)
-
-    def wake(self) -> None:
-        """There may be work: look at once, or where the last wakes were in vain, a little later."""
-        self.woken = True
-        self.dry = False
-        self.at = min(self.at, self._looked_at + self._floor)
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is time to look. Once it is, it stays so until a claim has come back."""
-        if self.at <= now:
-            self.at = float("inf")
-            self.lane.hungry = True
-        return self.lane.hungry
-
-    def due_in(self, seconds: float) -> None:
-        """Work will be due by then."""
-        self.at = min(self.at, monotonic() + seconds)
-
-    def found(self, number: int, *, sent_at: float, was_woken: bool, poll: float) -> None:
-        """A claim has come back."""
-        self._looked_at = sent_at
-        if number:
-            self.dry = False
-            self._floor = 0.0
-        elif was_woken:  # … which grows from one vain wake to the next, so that a herd does not run for every crumb
-            self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
-        self.at = sent_at + poll
-        if self.woken:  # in the meantime
-            self.wake()
-
-
-class _Latch(Wakeup):
-    """A queue's wakes, passed on to the claimer's bell."""
-
-    def __init__(self, look: Look, ring: Callable[[], None]) -> None:
-        self._look = look
-        self._ring = ring
-        super().__init__(look.lane.source.alias, look.lane.source.name, linger=None)
-
-    def set(self) -> None:
-        self._look.wake()
-        self._ring()
 
 
 class Claimer:

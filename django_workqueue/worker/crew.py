@@ -16,7 +16,8 @@ from django_workqueue.engine import Outcome, Verb
 
 from . import journal
 from .bell import Bell
-from .claim import Budget, Claimer, Slots
+from .budget import Budget
+from .claim import Claimer, Slots
 from .counts import Counts
 from .keeper import Keeper, OwnKeeper
 from .lane import Batch, Lane

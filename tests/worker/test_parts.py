@@ -12,9 +12,10 @@ from django_workqueue import Queue
 from django_workqueue.engine import Claim, Fence, Outcome, Verb
 from django_workqueue.keyed import Item
 from django_workqueue.worker.bell import Bell
-from django_workqueue.worker.claim import FLOOR, Budget, Look
+from django_workqueue.worker.budget import Budget
 from django_workqueue.worker.lane import HORIZON, Batch, Lane, lanes_of
 from django_workqueue.worker.line import Reader, Writer, pack
+from django_workqueue.worker.look import FLOOR, Look
 from django_workqueue.worker.outage import Outage, Patience
 from django_workqueue.worker.timeouts import Watchdog
 from tests.worker.conftest import MakeQueue

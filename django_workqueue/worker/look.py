@@ -1,0 +1,67 @@
+"""When a queue is looked at again: by the poll, after a wake, when something comes due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from django_workqueue.notify import Wakeup
+
+from .lane import Lane
+
+FLOOR = 0.005  # seconds; see Look.found
+
+
+class Look:
+    """When a lane is to be looked at again, and why."""
+
+    def __init__(self, lane: Lane, ring: Callable[[], None]) -> None:
+        self.lane = lane
+        self.at = 0.0
+        self.woken = True
+        self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
+        self._floor = 0.0  # seconds from a look to the next that a wake may cause …
+        self._looked_at = 0.0
+        self.wakeup = _Latch(self, ring)
+
+    def wake(self) -> None:
+        """There may be work: look at once, or where the last wakes were in vain, a little later."""
+        self.woken = True
+        self.dry = False
+        self.at = min(self.at, self._looked_at + self._floor)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look. Once it is, it stays so until a claim has come back."""
+        if self.at <= now:
+            self.at = float("inf")
+            self.lane.hungry = True
+        return self.lane.hungry
+
+    def due_in(self, seconds: float) -> None:
+        """Work will be due by then."""
+        self.at = min(self.at, monotonic() + seconds)
+
+    def found(self, number: int, *, sent_at: float, was_woken: bool, poll: float) -> None:
+        """A claim has come back."""
+        self._looked_at = sent_at
+        if number:
+            self.dry = False
+            self._floor = 0.0
+        elif was_woken:  # … which grows from one vain wake to the next, so that a herd does not run for every crumb
+            self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
+        self.at = sent_at + poll
+        if self.woken:  # in the meantime
+            self.wake()
+
+
+class _Latch(Wakeup):
+    """A queue's wakes, passed on to the claimer's bell."""
+
+    def __init__(self, look: Look, ring: Callable[[], None]) -> None:
+        self._look = look
+        self._ring = ring
+        super().__init__(look.lane.source.alias, look.lane.source.name, linger=None)
+
+    def set(self) -> None:
+        self._look.wake()
+        self._ring()
