@@ -257,7 +257,7 @@ def inside_transaction(alias: str) -> bool:
     """Whether the calling thread's connection is in `atomic()` or has autocommit off. Opens no connection."""
     connection = connections[alias]
     guard = connection.__dict__.get("connect")
-    if hasattr(guard, "wrapped"):  # when it has gone, it leaves the real method in its place
+    if guard is not None and hasattr(guard, "wrapped"):  # when it has gone, it leaves the real method in its place
         guard()  # SimpleTestCase forbids this database: let it say so on the caller's own stack
     if connection.in_atomic_block:
         return True

@@ -1,5 +1,6 @@
 """The reference leaves nothing out, and names no setting or option that there is not."""
 
+import argparse
 import re
 from pathlib import Path
 
@@ -27,5 +28,11 @@ def test_the_reference_of_commands_lists_each_command_with_each_option():
 
 
 def options(command: BaseCommand) -> set[str]:
-    parser = command.create_parser("manage.py", "any")
-    return {option for action in parser._actions for option in action.option_strings}
+    parsers = [command.create_parser("manage.py", "any")]
+    found = set()
+    for parser in parsers:
+        for action in parser._actions:
+            found.update(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                parsers.extend(action.choices.values())
+    return found

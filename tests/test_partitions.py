@@ -142,7 +142,7 @@ def test_nothing_is_lost_when_partitions_come_and_go_under_four_live_workers():
                 items = queue.claim(50, lease=timedelta(seconds=30))
                 queue.complete(*items)
                 seen.update(item.key for item in items)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             errors.append(error)
         finally:
             connections.close_all()
@@ -151,7 +151,7 @@ def test_nothing_is_lost_when_partitions_come_and_go_under_four_live_workers():
         try:
             for number in range(1500):
                 queue.enqueue(f"{name}-{number}")
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             errors.append(error)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
