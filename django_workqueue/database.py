@@ -40,6 +40,7 @@ Rows = list[tuple[Any, ...]]
 
 MINIMUM_VERSION = (14, 0)
 CANCELLED = "57014"  # query_canceled: by statement_timeout, or by somebody
+UNIQUE_VIOLATION = "23505"
 
 
 class Verdict(Enum):

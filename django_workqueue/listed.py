@@ -18,12 +18,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.conf import settings as django_settings
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, IntegrityError, connections
 from django.utils import timezone
 
 from . import database, lanes, notify, payloads
 from .backoff import exponential
-from .database import Connection, Verdict, verdict
+from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import Retry, is_permanent
 from .floors import Floors
@@ -497,6 +497,8 @@ class JobLane(lanes.CommitLane[Waiting, int]):
         fresh = [entry for entry in entries if not entry.id]
         self._allot(table, fresh)
         try:
+            if len(fresh) == len(entries) and self._insert_now(table, entries):
+                return [entry.id for entry in entries]
             landed = set(self._insert(table, entries))
         except DatabaseError as error:
             if verdict(error) is not Verdict.RECONNECT:
@@ -511,6 +513,25 @@ class JobLane(lanes.CommitLane[Waiting, int]):
             self._allot(table, taken)
             landed.update(self._insert(table, taken))
         return [entry.id for entry in entries]
+
+    def _insert_now(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> bool:
+        """Insert what is due at once, if all is that and none of the ids is taken; whether it was."""
+        if any(entry.due or entry.run_at or entry.timed or entry.metadata != "{}" for entry in entries):
+            return False
+        try:
+            table.enqueue_now(
+                self.name,
+                [entry.id for entry in entries],
+                kinds=[entry.kind for entry in entries],
+                payloads=[entry.payload for entry in entries],
+                priorities=[entry.priority for entry in entries],
+                maxima=[entry.max_attempts for entry in entries],
+            )
+        except IntegrityError as error:
+            if sqlstate(error) != UNIQUE_VIOLATION:
+                raise
+            return False
+        return True
 
     def _insert(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> Iterable[int]:
         ids = [entry.id for entry in entries]

@@ -319,6 +319,20 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         """Ids for jobs to come, ascending."""
         return [number for (number,) in self.send(jobs.ALLOT, "", {"count": count})]
 
+    def enqueue_now(
+        self,
+        queue: str,
+        ids: Sequence[int],
+        *,
+        kinds: Sequence[str],
+        payloads: Sequence[str],
+        priorities: Sequence[int],
+        maxima: Sequence[int],
+    ) -> None:
+        """Insert jobs that are due at once; all of them, or an `IntegrityError` where one is there already."""
+        params = {"ids": ids, "kinds": kinds, "payloads": payloads, "priorities": priorities, "maxima": maxima}
+        self.send(jobs.ENQUEUE_NOW, queue, params)
+
     def enqueue(self, queue: str, ids: Sequence[int], new: NewJobs) -> list[int]:
         """Insert jobs under ids allotted before; the ids of those that were not there yet."""
         return [number for (number,) in self.send(jobs.ENQUEUE, queue, {"ids": ids, **new.params()})]

@@ -27,6 +27,18 @@ _VALUES = """{Q}, u.kind, u.payload::jsonb, u.p, u.m, statement_timestamp(),
 _ARRAYS = """%(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[], %(delays)s::bigint[],
      %(run_ats)s::bigint[], %(metadata)s::text[]"""
 
+# Jobs that are due at once, under ids that were never sent before, take the columns' defaults. This is as quick as COPY;
+# looking for conflicts costs half as much again. (A unique violation tells that an id was taken after all.)
+ENQUEUE_NOW = Statement(
+    "job_enqueue_now",
+    """
+    INSERT INTO workqueue_job (id, queue, kind, payload, priority, max_attempts)
+    SELECT u.id, {Q}, u.kind, u.payload::jsonb, u.p, u.m
+    FROM unnest(%(ids)s::bigint[], %(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[])
+     u(id, kind, payload, p, m)
+    """,
+)
+
 _INSERT = f"""
     INSERT INTO workqueue_job (id, {_COLUMNS}) SELECT u.id, {_VALUES}
     FROM unnest(%(ids)s::bigint[], {_ARRAYS}) u(id, kind, payload, p, m, d, r, metadata)
