@@ -132,6 +132,26 @@ class QueueRecord(models.Model):
         return self.name
 
 
+class Dashboard(QueueRecord):
+    """What the admin lists as its dashboard. (It lists models, by their tables.)"""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")
+
+
+class Items(QueueRecord):
+    """What the admin lists as the items: it registers no model whose primary key is composite, as `WorkItem`'s is."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("item")
+        verbose_name_plural = _("items")
+
+
 class WorkerRecord(models.Model):
     """A worker process, for people to look at; no decision reads it."""
 

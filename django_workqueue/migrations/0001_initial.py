@@ -98,6 +98,32 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="Dashboard",
+                    fields=[],
+                    options={
+                        "verbose_name": "dashboard",
+                        "verbose_name_plural": "dashboard",
+                        "proxy": True,
+                        "default_permissions": (),
+                        "indexes": [],
+                        "constraints": [],
+                    },
+                    bases=("workqueue.queuerecord",),
+                ),
+                migrations.CreateModel(
+                    name="Items",
+                    fields=[],
+                    options={
+                        "verbose_name": "item",
+                        "verbose_name_plural": "items",
+                        "proxy": True,
+                        "default_permissions": (),
+                        "indexes": [],
+                        "constraints": [],
+                    },
+                    bases=("workqueue.queuerecord",),
+                ),
+                migrations.CreateModel(
                     name="WorkerRecord",
                     fields=[
                         ("id", models.TextField(db_collation="C", primary_key=True, serialize=False)),
