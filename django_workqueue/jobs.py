@@ -35,6 +35,7 @@ RETENTION = timedelta(days=1)
 DEAD_RETENTION = timedelta(days=30)
 MAX_KIND_BYTES = 512
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)  # no time is later: rounded by the server, Python could not read it back
 
 
 class JobQueue(Face[ListedSource]):
@@ -346,4 +347,4 @@ def epoch_us(moment: object) -> int:
                 f"run_at has no time zone: {moment!r}. USE_TZ is on, so give an aware datetime (django.utils.timezone)."
             )
         moment = timezone.make_aware(moment)
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return (min(moment, NEVER) - EPOCH) // timedelta(microseconds=1)

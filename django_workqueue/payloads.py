@@ -68,7 +68,7 @@ def _explain(value: Any, path: str, above: tuple[int, ...] = ()) -> str | None:
     if id(value) in above:
         return f"{path} contains itself, which JSON cannot"
     if len(above) >= DEEPEST and isinstance(value, (dict, list, tuple)):
-        return f"{path:.200} is nested more than {DEEPEST} deep"
+        return f"{path:.60}… is nested more than {DEEPEST} deep"
     if isinstance(value, dict):
         return _explain_dict(value, path, (*above, id(value)))
     if isinstance(value, (list, tuple)):
