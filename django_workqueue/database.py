@@ -141,12 +141,23 @@ class Connection:
         """The psycopg connection, opened if need be."""
         return self._open()[1].connection
 
-    def execute(self, statement: str, params: Mapping[str, Any] | None = None, *, prepare: bool = True) -> Rows:
-        """Run one statement in a transaction of its own; its rows, or an empty list."""
+    def execute(
+        self,
+        statement: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        prepare: bool = True,
+        ordered: bool = False,
+    ) -> Rows:
+        """Run one statement in a transaction of its own; its rows, or an empty list. See `Statement` on `ordered`."""
         wrapper, cursor = self._open()
+        if ordered:
+            statement = BY_INDEX + statement
         with wrapper.wrap_database_errors:
             if self.pooled:
                 return self._execute_pooled(cursor, statement, params)
+            if ordered:
+                return last_rows(psycopg.ClientCursor(cursor.connection).execute(statement, params))
             cursor.execute(statement, params, prepare=prepare)
             return cursor.fetchall() if cursor.description else []
 
@@ -210,13 +221,22 @@ class Connection:
                 cursor.connection.rollback()
                 cursor.execute("ROLLBACK")
             raise
-        rows: Rows = []
-        more: bool | None = True
-        while more:
-            if cursor.description:
-                rows = cursor.fetchall()
-            more = cursor.nextset()
-        return rows
+        return last_rows(cursor)
+
+
+# In front of a statement, in one message with it and so for it alone.
+BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; "
+
+
+def last_rows(cursor: Any) -> Rows:
+    """Of several statements sent as one message, the rows of the last that has any."""
+    rows: Rows = []
+    more: bool | None = True
+    while more:
+        if cursor.description:
+            rows = cursor.fetchall()
+        more = cursor.nextset()
+    return rows
 
 
 _abandoned: list[Any] = []  # connections of the parent process, kept so that no finaliser closes its sockets

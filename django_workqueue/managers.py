@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import psycopg
 from django.db import connections, models
 
 from . import database
@@ -109,11 +110,17 @@ class WorkQuerySet(models.QuerySet[M]):
         text = statement.of(queue)
         params = {name: _sent(value) for name, value in params.items()}
         if self._own is not None:
-            return self._own.execute(text, params, prepare=statement.prepare)
-        alias = self._db or database.writes_to(self.model)
-        with connections[alias].cursor() as cursor:
-            cursor.execute(text, params)
-            return cursor.fetchall() if cursor.description else []
+            return self._own.execute(text, params, prepare=statement.prepare, ordered=statement.ordered)
+        connection = connections[self._db or database.writes_to(self.model)]
+        database.require_postgresql(connection)
+        with connection.cursor() as cursor:
+            # What is set for a statement would outlive it in a transaction; and where values are bound by the
+            # server, a message has one statement.
+            alone = (
+                statement.ordered and connection.get_autocommit() and isinstance(cursor.cursor, psycopg.ClientCursor)
+            )
+            cursor.execute(database.BY_INDEX + text if alone else text, params)
+            return database.last_rows(cursor)
 
     def brief(self, patience: timedelta, **settings: str) -> AbstractContextManager[None]:
         """`database.brief` where the statements go. (A connection of our own keeps its settings and its patience.)"""
@@ -457,9 +464,9 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         params = {"ids": None if ids is None else list(ids), "skip": list(skip), "limit": limit}
         return self._number(jobs.HURRY, queue, params)
 
-    def bury(self, queue: str, error: str, *, limit: int) -> int:
-        """Let jobs be dead whose last attempt started and lapsed."""
-        return self._number(jobs.BURY, queue, {"error": error, "limit": limit})
+    def bury(self, queue: str, error: str, *, limit: int) -> dict[str, int]:
+        """Let jobs be dead whose last attempt started and lapsed; how many of each kind."""
+        return dict(self.send(jobs.BURY, queue, {"error": error, "limit": limit}))
 
     def prune(self, queue: str, outcome: str, retention: timedelta, *, limit: int) -> int:
         """Delete up to `limit` jobs that ended so, longer ago than `retention`."""

@@ -130,7 +130,7 @@ CLAIM = Statement(
      upd.key = ANY (ARRAY(SELECT key FROM due WHERE prior > 'epoch')) AS reclaimed
     FROM (VALUES (1)) one LEFT JOIN upd ON true
     """,
-    prepare=False,
+    ordered=True,
 )
 
 # The priorities in use: a loose index scan, one seek for each.
@@ -145,7 +145,7 @@ _RANKS = f"""rank(r) AS (
 DISCOVER = Statement(
     "item_discover",
     f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
-    prepare=False,
+    ordered=True,
 )
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
@@ -305,7 +305,7 @@ REAP = Statement(
      DELETE FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (ARRAY(SELECT key FROM old)) RETURNING 1)
     SELECT count(*) FROM gone
     """,
-    prepare=False,
+    ordered=True,
 )
 
 # The last attempt's lease lapsed with nothing asked for since. Sought rank by rank, among what claims look at: without
@@ -328,7 +328,7 @@ STALL = Statement(
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING 1)
     SELECT count(*) FROM spent
     """,
-    prepare=False,
+    ordered=True,
 )
 
 # Due at once, whatever was said before: all that waits, or the keys named, but for those in `skip`.

@@ -13,15 +13,20 @@ class Statement:
     """A constant text in which `{Q}` stands for the queue's name as a quoted literal.
 
     `prepare` tells whether our own connections may keep a server-side plan of it. Those that read few rows
-    through small arrays are planned afresh each time, with their values in sight (see docs, "Plans").
+    through small arrays are planned afresh each time, with their values in sight (see docs, "Plans"). `ordered`
+    says that an index has the rows in the order they are wanted in, so that the planner has nothing to sort: where
+    it believes that the queue holds next to nothing, it would rather read all of it by another index.
     """
 
     every: ClassVar[dict[str, Statement]] = {}
 
-    def __init__(self, name: str, text: str, *, prepare: bool = True, for_people: bool = False) -> None:
+    def __init__(
+        self, name: str, text: str, *, prepare: bool = True, ordered: bool = False, for_people: bool = False
+    ) -> None:
         self.name = name
         self.text = re.sub(r"\s+", " ", text).strip()
-        self.prepare = prepare
+        self.prepare = prepare and not ordered
+        self.ordered = ordered
         self.for_people = for_people
         if name in self.every:
             raise ValueError(f"there is a statement {name!r} already")

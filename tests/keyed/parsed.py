@@ -109,3 +109,8 @@ def literal(node: Any) -> str | None:
 def calls(tree: Any) -> list[str]:
     """The names of the functions that are called."""
     return [node.funcname[-1].sval for node in nodes(tree) if isinstance(node, ast.FuncCall)]
+
+
+def placeholders(text: str) -> list[str]:
+    """The names of psycopg's placeholders, in their order."""
+    return re.findall(r"%\((\w+)\)s", text)
