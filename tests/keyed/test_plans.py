@@ -31,7 +31,7 @@ def session(connect):
     connection.execute("ALTER TABLE workqueue_item_default SET (autovacuum_enabled = off)")
     yield connection
     connection.execute("ALTER TABLE workqueue_item_default RESET (autovacuum_enabled)")
-    connection.execute("VACUUM ANALYZE workqueue_item_default")
+    connection.execute("VACUUM (ANALYZE, TRUNCATE OFF) workqueue_item_default")
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def forgotten(session, around, name, connect):
     around(MANY)
     Table(session, name).clear()
     around(8, key="'few' || i")
-    session.execute("VACUUM ANALYZE workqueue_item_default")
+    session.execute("VACUUM (ANALYZE, TRUNCATE OFF) workqueue_item_default")
     around(200, key="'due' || i", available_at="now() - interval '1 second'")
     yield
     holder.rollback()
