@@ -38,15 +38,17 @@ class Fence:
     """The lease of one claim: its token, when it ends on our own clock, and which of its work was lost.
 
     `deadline` is in `time.monotonic()` seconds, counted from before the claim was sent, so it is never
-    later than the server's own. Renewal moves it; nothing moves it back.
+    later than the server's own. Renewal moves it; nothing moves it back. `offset` is how far the server's clock is
+    ahead of our monotonic one, in µs; 0.0 where nobody has compared them.
     """
 
-    __slots__ = ("deadline", "lost", "token")
+    __slots__ = ("deadline", "lost", "offset", "token")
 
     def __init__(self, token: int, deadline: float) -> None:
         self.token = token
         self.deadline = deadline
         self.lost: set[Any] = set()
+        self.offset = 0.0
 
     def remaining(self) -> float:
         """Seconds of the lease that are certainly left."""
@@ -86,11 +88,17 @@ class Settled:
     returned: int = 0
     dead: int = 0  # of `failed`: will not run again by itself (dead, stalled, PermanentError)
     lost: int = 0
+    kinds: dict[str, Settled] = field(default_factory=dict)  # of jobs, the same for each kind
 
     def add(self, other: Settled) -> None:
         """Add the other's counts to these."""
-        for name in self.__slots__:
+        for name in _SETTLED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, settled in other.kinds.items():
+            self.kinds.setdefault(kind, Settled()).add(settled)
+
+
+_SETTLED = ("completed", "failed", "retried", "snoozed", "returned", "dead", "lost")
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from django.db import DatabaseError, connections
 
-from . import database, lanes
+from . import database, lanes, metrics
 from .backoff import exponential
 from .database import Connection, Verdict, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb
@@ -52,6 +52,7 @@ class Item(Generic[K]):
     reclaimed: bool = False
     _text: str = field(default="", repr=False, compare=False)
     _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
+    _due: int = field(default=0, repr=False, compare=False)  # µs since the server's epoch
 
     @property
     def lease_lost(self) -> bool:
@@ -119,6 +120,7 @@ class KeyedSource(LeasingSource):
         tx = database.transaction_token(connection)
         for chunk in chunks(waiting):
             self.table().enqueue_later(self.name, *merged(chunk), tx)
+        lanes.enqueued_inside(self.alias, self.name, {"": len(waiting)})
         alias, name = self.alias, self.name
         database.after_commit(connection, ("wake", name), lambda: lanes.wake_later(alias, name))
 
@@ -161,7 +163,7 @@ class KeyedSource(LeasingSource):
         claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease, self.floors)
         most = self.settings.max_attempts
         if most and not claim.full and not self.floors.dear:
-            self.sparing.do(lambda: table.stall(self.name, most, limit=self.settings.reap_batch))
+            self.sparing.do(lambda: self._stall(table))
         return self._delivered(table, claim, rows)
 
     def _taker(self, table: WorkItemQuerySet, lease: timedelta) -> Any:
@@ -179,7 +181,7 @@ class KeyedSource(LeasingSource):
         """The claim with its items. A key that does not decode fails by itself, not the claim."""
         codec, name, fence = self.settings.key, self.name, claim.fence
         works = claim.works
-        for text, priority, attempts, _available, reclaimed in rows:
+        for text, priority, attempts, available, reclaimed in rows:
             try:
                 key = codec.decode(text)
             except KeyDecodeError as error:
@@ -187,7 +189,14 @@ class KeyedSource(LeasingSource):
                 continue
             item = Item.__new__(Item)  # a frozen dataclass's own __init__ costs three times as much
             item.__dict__.update(
-                key=key, queue=name, priority=priority, attempts=attempts, reclaimed=reclaimed, _text=text, _fence=fence
+                key=key,
+                queue=name,
+                priority=priority,
+                attempts=attempts,
+                reclaimed=reclaimed,
+                _text=text,
+                _fence=fence,
+                _due=available,
             )
             works.append(item)
         return claim
@@ -325,9 +334,15 @@ class KeyedSource(LeasingSource):
         """Stall lapsed last attempts and delete what was retained long enough; how many were deleted."""
         limit, most = self.settings.reap_batch, self.settings.max_attempts
         if most:
-            in_rounds(rounds, limit, lambda: table.stall(self.name, most, limit=limit))
+            in_rounds(rounds, limit, lambda: self._stall(table))
         retention = self.settings.retention or KEPT_ERROR
         return in_rounds(rounds, limit, lambda: table.reap(self.name, retention, limit=limit))
+
+    def _stall(self, table: WorkItemQuerySet) -> int:
+        stalled = table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+        if stalled:
+            metrics.ledger(self.alias).count(self.name, dead=stalled)
+        return stalled
 
 
 def _text_of(outcome: Outcome) -> str:
@@ -337,6 +352,10 @@ def _text_of(outcome: Outcome) -> str:
 
 class KeyLane(lanes.CommitLane[Waiting, None]):
     """A keyed queue's lane in the group commit: merges a batch and writes it."""
+
+    def count(self, ledger: metrics.Ledger, entries: list[Waiting]) -> None:
+        """Count each enqueue, also of the same key."""
+        ledger.count(self.name, enqueued=len(entries))
 
     def write_on(self, connection: Connection, entries: list[Waiting]) -> None:
         """Write one merged batch. Where an open transaction holds one of its rows, the batch goes to the inbox."""

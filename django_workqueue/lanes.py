@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from django.core import mail
+from django.db import connections
 
-from . import conf, notify
+from . import conf, metrics, notify
 from .batcher import Batcher, Disposition
 from .database import Connection, Verdict, verdict
 from .sql import queues
@@ -27,6 +29,7 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 LOCK_TIMEOUT = timedelta(milliseconds=100)  # how long a stranger's open transaction can hold up a batch
+COUNTS_PATIENCE = 0.05  # seconds that writing the counters of many queues may hold up enqueues
 IDLE_AFTER = 60.0  # seconds after which an unused connection is given back …
 IDLE_AFTER_IN_TESTS = 1.0  # … soon enough for DROP DATABASE, which waits 5 s for sessions to go
 
@@ -48,15 +51,40 @@ class Commits:
             name=f"workqueue-enqueue-{alias}",
             batch_max=conf.batch_max,
             classify=lambda error: _DISPOSITIONS[verdict(error)],
-            disconnect=self.connection.close,
+            disconnect=self._disconnect,
             forget=self.connection.forget,
             idle_after=_idle_after,
+            chores=self.write_counts,
         )
+        self.ledger = metrics.ledger(alias)
+        self.lost = False  # whether the last write found the connection broken
+        self._refused = False  # whether it was said already that counters cannot be written
         self.waker = notify.Waker(alias, self.connection, self.batcher.submit)
 
     def post(self, lane: CommitLane[E, Any], entries: Sequence[E]) -> None:
         """Have entries written without waiting for it."""
         self.batcher.post(lane, entries)
+
+    def write_counts(self, *, all_of_them: bool = False) -> float:
+        """Write the minute counters if it is time; seconds until it will be. On the batcher's thread."""
+        due_in = self.ledger.due_in()
+        if due_in > 0 and not all_of_them:
+            return due_in
+        try:
+            self.ledger.write(self.connection, patience=math.inf if all_of_them else COUNTS_PATIENCE)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no enqueue may suffer from it
+            if verdict(error) is Verdict.RECONNECT:
+                self.connection.close()
+            elif verdict(error) is Verdict.REFUSED and not self._refused:
+                self._refused = True
+                logger.warning("The minute counters cannot be written: %s", error)
+        return max(self.ledger.due_in(), 0.0)
+
+    def _disconnect(self) -> None:
+        """Give the connection back. It takes along what was counted, unless it is broken, or a test's to be closed."""
+        if not self.lost and self.ledger.due_in() < math.inf and (self.connection.is_open or not _under_test()):
+            self.write_counts(all_of_them=True)
+        self.connection.close()
 
 
 class CommitLane(ABC, Generic[E, R]):
@@ -77,12 +105,24 @@ class CommitLane(ABC, Generic[E, R]):
 
     def write(self, entries: list[E]) -> Sequence[R] | None:
         """Called by the batcher, on its thread."""
-        return self.write_on(self.commits.connection, entries)
+        commits = self.commits
+        try:
+            results = self.write_on(commits.connection, entries)
+        except Exception as error:
+            commits.lost = verdict(error) is Verdict.RECONNECT
+            raise
+        commits.lost = False
+        self.count(commits.ledger, entries)
+        return results
+
+    def count(self, ledger: metrics.Ledger, entries: list[E]) -> None:
+        """Count what was written, if it was enqueued."""
 
     def after(self) -> None:
-        """Wake idle workers; and, once, let people know that there is such a queue."""
+        """Wake idle workers; now and then, write what was counted; once, let people know that there is such a queue."""
         commits = self.commits
         commits.waker.wake(self.name)
+        commits.write_counts()
         if not self._registered:
             self._registered = True
             register_queue(commits.connection, self.name, self._face, self._described)
@@ -113,6 +153,11 @@ def wake_later(alias: str, queue: str) -> None:
     commits(alias).waker.wake_later(queue)
 
 
+def enqueued_inside(alias: str, name: str, kinds: Mapping[str, int]) -> None:
+    """Count what the calling thread's open transaction enqueued, by kind, once it has committed."""
+    metrics.after_commit(connections[alias], name, kinds, then=lambda: commits(alias).batcher.post(_NUDGE, ()))
+
+
 def rest(timeout: float | None = None) -> None:
     """Flush and give back every connection; the next enqueue starts afresh."""
     for each in list(_commits.values()):
@@ -126,8 +171,25 @@ def register_queue(connection: Connection, name: str, face: str, described: dict
 
 
 def _idle_after() -> float:
-    under_test = hasattr(mail, "outbox")
-    return IDLE_AFTER_IN_TESTS if under_test else IDLE_AFTER
+    return IDLE_AFTER_IN_TESTS if _under_test() else IDLE_AFTER
+
+
+def _under_test() -> bool:
+    return hasattr(mail, "outbox")
+
+
+class _Nudge:
+    """Writes nothing, but has the batcher's thread look at its chores."""
+
+    name = "counters"
+    closed = False
+
+    def write(self, entries: list[Any]) -> None: ...
+
+    def after(self) -> None: ...
+
+
+_NUDGE = _Nudge()
 
 
 _commits: dict[str, Commits] = {}

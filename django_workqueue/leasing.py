@@ -146,6 +146,7 @@ class LeasingSource(Source):
         rows: list[Row] = []
         while look is not None:
             claimed = take(look.intervals, limit - len(rows), fence.token)
+            fence.offset = claimed.at + claimed.took - time.monotonic() * 1_000_000
             rows += claimed.rows
             if claimed.skipped:
                 floors.left(look, *max((-row[1], (row[3], row[0])) for row in claimed.rows if row[4]))

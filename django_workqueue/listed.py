@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import traceback
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from django.conf import settings as django_settings
 from django.db import DatabaseError, IntegrityError, connections
 from django.utils import timezone
 
-from . import database, lanes, notify, payloads
+from . import database, lanes, metrics, notify, payloads
 from .backoff import exponential
 from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
@@ -78,6 +78,7 @@ class Job:
     reclaimed: bool = False
     metadata: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
+    _due: int = field(default=0, repr=False, compare=False)  # µs since the server's epoch
     _start: Start | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -172,6 +173,7 @@ class ListedSource(LeasingSource):
         connection, table = connections[self.alias], self.table()
         ids = [number for chunk in chunks(waiting) for number in self._insert_inside(table, chunk)]
         lane, name, written = self.restamping, self.name, time.monotonic()
+        lanes.enqueued_inside(self.alias, name, Counter(entry.kind for entry in waiting))
 
         def committed() -> None:
             lane.commits.waker.wake_later(name)
@@ -228,7 +230,7 @@ class ListedSource(LeasingSource):
         floors = self.floors_of(kinds)
         claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease, floors)
         if not claim.full and not floors.dear:
-            self.sparing.do(lambda: table.bury(self.name, LAPSED, limit=PRUNE_BATCH))
+            self.sparing.do(lambda: self._bury(table))
         return self._delivered(table, claim, rows)
 
     def floors_of(self, kinds: list[str] | None) -> Floors:
@@ -301,6 +303,7 @@ class ListedSource(LeasingSource):
                 reclaimed=reclaimed,
                 metadata=loads(metadata) or {},
                 _fence=fence,
+                _due=available,
             )
             claim.works.append(job)
         return claim
@@ -407,11 +410,12 @@ class ListedSource(LeasingSource):
 
     def _complete(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         keep = self.settings.retention > timedelta(0)
-        done = 0
+        settled = Settled()
         for chunk in apart(outcomes, _id_of):
             settling = self._settling([outcome.work for outcome in chunk], [outcome.ran for outcome in chunk])
-            done += table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
-        return Settled(completed=done, lost=len(outcomes) - done)
+            done = table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
+            settled.add(_completed(chunk, done))
+        return settled
 
     def _fail(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         kept = table.fail(
@@ -422,19 +426,19 @@ class ListedSource(LeasingSource):
             finals=[outcome.verb is Verb.FINISH for outcome in outcomes],
             uncounts=[0 if outcome.verb in _COUNTED else 1 for outcome in outcomes],
         )
-        settled = Settled(lost=len(outcomes) - len(kept))
+        settled = Settled()
         for outcome in outcomes:
             if outcome.work.id not in kept:
-                continue
-            if outcome.verb is Verb.SNOOZE:
-                settled.snoozed += 1
+                one = Settled(lost=1)
+            elif outcome.verb is Verb.SNOOZE:
+                one = Settled(snoozed=1)
             elif outcome.verb is Verb.RETURN:
-                settled.returned += 1
+                one = Settled(returned=1)
             else:
-                settled.failed += 1
                 dead = kept[outcome.work.id] is not None
-                settled.dead += dead
-                settled.retried += not dead
+                one = Settled(failed=1, dead=int(dead), retried=int(not dead))
+            one.kinds = {outcome.work.kind: replace(one, kinds={})}
+            settled.add(one)
         return settled
 
     def _settling(self, works: Sequence[Job], ran: Sequence[float]) -> Settling:
@@ -471,9 +475,15 @@ class ListedSource(LeasingSource):
 
     def reap(self, table: WorkJobQuerySet, rounds: int | None = None) -> int:
         """Bury what lapsed on its last attempt, prune what was retained long enough; how many were deleted."""
-        in_rounds(rounds, PRUNE_BATCH, lambda: table.bury(self.name, LAPSED, limit=PRUNE_BATCH))
+        in_rounds(rounds, PRUNE_BATCH, lambda: self._bury(table))
         keep = dict.fromkeys(OUTCOMES, self.settings.retention) | {"dead": self.settings.dead_retention}
         return sum(self._prune(table, outcome, retention, rounds) for outcome, retention in keep.items())
+
+    def _bury(self, table: WorkJobQuerySet) -> int:
+        buried = table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        for kind, number in buried.items():
+            metrics.ledger(self.alias).count(self.name, kind, dead=number)
+        return sum(buried.values())
 
     def _prune(self, table: WorkJobQuerySet, outcome: str, retention: timedelta, rounds: int | None = None) -> int:
         return in_rounds(rounds, PRUNE_BATCH, lambda: table.prune(self.name, outcome, retention, limit=PRUNE_BATCH))
@@ -513,6 +523,11 @@ class JobLane(lanes.CommitLane[Waiting, int]):
             self._allot(table, taken)
             landed.update(self._insert(table, taken))
         return [entry.id for entry in entries]
+
+    def count(self, ledger: metrics.Ledger, entries: list[Waiting]) -> None:
+        """Count by kind."""
+        for kind, number in Counter([entry.kind for entry in entries]).items():
+            ledger.count(self.name, kind, enqueued=number)
 
     def _insert_now(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> bool:
         """Insert what is due at once, if all is that and none of the ids is taken; whether it was."""
@@ -608,6 +623,17 @@ def error_entry(error: BaseException | None) -> str | None:
         "worker": worker_id(),
     }
     return json.dumps(entry)
+
+
+def _completed(outcomes: Sequence[Outcome], done: int) -> Settled:
+    """What so many completions of one statement come to. Of which kind those were that are lost, is a guess."""
+    lost = len(outcomes) - done
+    settled = Settled(completed=done, lost=lost)
+    for kind, number in Counter([outcome.work.kind for outcome in outcomes]).items():
+        gone = min(lost, number)
+        lost -= gone
+        settled.kinds[kind] = Settled(completed=number - gone, lost=gone)
+    return settled
 
 
 def _id_of(outcome: Outcome) -> int:

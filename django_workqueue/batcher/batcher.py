@@ -7,6 +7,7 @@ lined up meanwhile in one statement: the busier it gets the larger the batches, 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import Counter
@@ -35,7 +36,9 @@ class Batcher:
 
     `batch_max` is asked for each batch, `idle_after` (seconds) for each pause. `disconnect` drops the
     connection, on the writing thread; `forget` drops what a forked child has inherited of it, without a word
-    to the server. At most `pending_max` entries are taken on ahead of their write.
+    to the server. `chores` is called on the writing thread when nobody is in line, does what it has to do on the
+    connection, and says in how many seconds it has more. At most `pending_max` entries are taken on ahead of
+    their write.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Batcher:
         disconnect: Callable[[], None],
         forget: Callable[[], None],
         idle_after: Callable[[], float],
+        chores: Callable[[], float] = lambda: math.inf,
         pending_max: int = 10_000,
     ) -> None:
         if pending_max < 1:
@@ -57,6 +61,7 @@ class Batcher:
         self._disconnect = disconnect
         self._forget = forget
         self._idle_after = idle_after
+        self._chores = chores
         self._pending_max = pending_max
         self._closed = False
         self._begin()
@@ -80,6 +85,7 @@ class Batcher:
             lines=self._lines,
             writer=self._writer,
             idle_after=self._idle_after,
+            chores=self._chores,
             failed=self._break_down,
         )
 

@@ -31,6 +31,7 @@ class WritingThread:
         lines: Lines,
         writer: Writer,
         idle_after: Callable[[], float],
+        chores: Callable[[], float],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._name = name
@@ -38,6 +39,7 @@ class WritingThread:
         self._lines = lines
         self._writer = writer
         self._idle_after = idle_after
+        self._chores = chores
         self._failed = failed
         self._thread: threading.Thread | None = None
         self._ending = False
@@ -106,7 +108,8 @@ class WritingThread:
                 idle = False
                 self._gather(batch)
                 continue
-            if not self._ending and self._sleep(1, self._idle_after()):
+            pause, chores_due = self._idle_after(), self._do_chores()
+            if not self._ending and (self._sleep(1, min(pause, chores_due)) or chores_due < pause):
                 continue
             if not idle:
                 with self._writer.turn:
@@ -114,6 +117,11 @@ class WritingThread:
             if (idle or self._ending) and self._retire():
                 return
             idle = True
+
+    def _do_chores(self) -> float:
+        """What can wait until nobody is in line; seconds until there is more of it."""
+        with self._writer.turn:
+            return self._chores()
 
     def _gather(self, batch: Batch) -> None:
         """Give callers that were answered together the time to come again together, where they do.

@@ -27,7 +27,7 @@ _VALUES = """{Q}, u.kind, u.payload::jsonb, u.p, u.m, statement_timestamp(),
 _ARRAYS = """%(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[], %(delays)s::bigint[],
      %(run_ats)s::bigint[], %(metadata)s::text[]"""
 
-# Jobs that are due at once, under ids that were never sent before, take the columns' defaults. This is as quick as COPY;
+# Jobs that are due at once, under ids that were never sent before, take the columns' defaults. It is as quick as COPY;
 # looking for conflicts costs half as much again. (A unique violation tells that an id was taken after all.)
 ENQUEUE_NOW = Statement(
     "job_enqueue_now",
@@ -324,8 +324,8 @@ BURY = Statement(
     buried AS (
      UPDATE workqueue_job q SET outcome = 'dead', finished_at = target.t, lease_until = 'epoch', lease_token = 0,
       errors = jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]')
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING 1)
-    SELECT count(*) FROM buried
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.kind)
+    SELECT kind, count(*) FROM buried GROUP BY kind
     """,
     prepare=False,
 )

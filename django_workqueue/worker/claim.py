@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
+from django_workqueue import metrics
 from django_workqueue.database import Connection
 from django_workqueue.engine import Claim
 
+from . import minutes
 from .bell import Bell
 from .budget import Budget
 from .keeper import Keeper
@@ -74,6 +76,7 @@ class Claimer:
         self._stopping = False
         self._connection = Connection(alias, application="django_workqueue claim", synchronous_commit=False)
         self._patience = Patience("claim", outage)
+        self._ledger = metrics.ledger(alias)
         self._thread = threading.Thread(target=self._run, name=f"workqueue-claim-{alias}", daemon=True)
 
     @property
@@ -185,6 +188,7 @@ class Claimer:
     def _take_in_hand(self, lane: Lane, claim: Claim) -> None:
         lane.tally.claimed += len(claim.works)
         lane.tally.reclaimed += claim.reclaimed
+        minutes.claimed(self._ledger, lane, claim)
         batch = Batch(lane, claim)
         lane.open[claim.fence.token] = batch
         try:

@@ -121,7 +121,7 @@ class Crew:
         self._starter.close()
         soon = monotonic() + min(1.0, max(0.1, end - monotonic()))
         ended += [claimer.join(soon) for claimer in self._claimers] + [
-            maintainer.join(soon) for maintainer in self._maintainers
+            maintainer.close(soon) for maintainer in self._maintainers
         ]
         ended += [part.close(soon) for part in (self.pool, self.loop) if part is not None]
         journal.stopped(self.counts, pid=os.getpid())
@@ -178,7 +178,7 @@ class Crew:
         sources = list({id(lane.source): lane.source for lane in lanes}.values())
         self._settlers.append(settler)
         self._claimers.append(claimer)
-        self._maintainers.append(Maintainer(alias, sources, outage, presence=presence))
+        self._maintainers.append(Maintainer(alias, sources, outage, presence=presence, ring=settler.ring))
 
     # told by the parts
 

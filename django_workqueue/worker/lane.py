@@ -28,15 +28,29 @@ FAMILIARITY = 32  # so many runs make the mean run time
 class Batch:
     """One claim's work, from the claim until all of it is settled.
 
-    `done` grows by one outcome at a time, from whichever thread ran it; its first `settled` are written.
+    `done` grows by one outcome at a time, from whichever thread ran it; its first `settled` are written. So does
+    `begun`, by what is started and when, of which the first `counted` are in the minute counters.
     """
 
-    __slots__ = ("claimed_at", "done", "dropped", "expected", "fence", "lane", "settled", "works")
+    __slots__ = (
+        "begun",
+        "claimed_at",
+        "counted",
+        "done",
+        "dropped",
+        "expected",
+        "fence",
+        "lane",
+        "settled",
+        "works",
+    )
 
     def __init__(self, lane: Lane, claim: Claim) -> None:
         self.lane = lane
         self.fence = claim.fence
         self.works = claim.works
+        self.begun: list[tuple[Any, float]] = []
+        self.counted = 0
         self.done: list[Outcome] = []
         self.settled = 0
         self.expected = len(claim.works)  # outcomes; an outcome that is written again counts again
@@ -78,6 +92,7 @@ class Lane:
         self.number = number
         self.handlers = handlers
         self.source: Source = first.source
+        self.has_kinds = first.kind is not None
         self._kinds = None if first.kind is None else _kinds(handlers)
         self._seen = len(self.source.handlers)
         self.lease: timedelta = first.lease

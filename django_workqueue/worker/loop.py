@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
+from itertools import repeat
 from time import monotonic
 from typing import Any
 
@@ -207,6 +208,7 @@ class Group:
         may = set(map(id, startable))
         outcomes = [Outcome(work, Verb.RETURN) for work in works if id(work) not in may]
         if startable:
+            batch.begun.extend(zip(startable, repeat(monotonic())))
             argument = startable if call.handler.size is not None else startable[0]
             outcomes += await self._call(slot, call, batch, argument, startable)
         return outcomes

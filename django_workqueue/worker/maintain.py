@@ -12,8 +12,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 
+from django_workqueue import metrics
 from django_workqueue.database import Connection
 from django_workqueue.engine import Source, worker_id
 from django_workqueue.managers import microseconds
@@ -22,6 +24,7 @@ from django_workqueue.sql import workers
 from .outage import Outage, Patience
 
 CHORES = timedelta(seconds=15)  # how often the queues are looked after
+PRUNING = timedelta(hours=1)  # how often minute counters are, of which there may be one for each kind and minute
 PRESENCE = timedelta(seconds=10)  # how often the worker's row says that it is there
 FORGOTTEN = timedelta(days=1)  # how long the row of a worker that could not say goodbye is kept
 
@@ -68,13 +71,19 @@ class _Chore:
 
 
 class Maintainer:
-    """Looks after the sources of one alias."""
+    """Looks after the sources of one alias. `ring` has the starts of runs counted that are under way."""
 
-    def __init__(self, alias: str, sources: Sequence[Source], outage: Outage, *, presence: Presence) -> None:
+    def __init__(
+        self, alias: str, sources: Sequence[Source], outage: Outage, *, presence: Presence, ring: Callable[[], None]
+    ) -> None:
         self._presence = presence
         self._chores = [_Chore(presence.write, PRESENCE, at_once=True)]
         self._chores += [_Chore(source.register_on, timedelta(hours=1), at_once=True) for source in sources]
         self._chores += [_Chore(source.maintain_on, CHORES) for source in sources]
+        self._chores += [_Chore(partial(_prune_minutes, source.name), PRUNING) for source in sources]
+        self._chores.append(_Chore(self._count, timedelta(seconds=metrics.EVERY)))
+        self._ledger = metrics.ledger(alias)
+        self._ring = ring
         self._connection = Connection(
             alias,
             application="django_workqueue maintain",
@@ -83,6 +92,7 @@ class Maintainer:
         )
         self._patience = Patience("maintain", outage)
         self._stopping = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"workqueue-maintain-{alias}", daemon=True)
 
     def start(self) -> None:
@@ -93,8 +103,10 @@ class Maintainer:
         """Do no more than what is being done."""
         self._stopping.set()
 
-    def join(self, deadline: float) -> bool:
-        """Wait for the thread until `deadline`; whether it has ended."""
+    def close(self, deadline: float) -> bool:
+        """Nothing more happens: write what was counted, say goodbye, end by `deadline`; whether it has ended."""
+        self._stopping.set()
+        self._closing.set()
         self._thread.join(max(0.0, deadline - monotonic()))
         return not self._thread.is_alive()
 
@@ -104,9 +116,16 @@ class Maintainer:
             if self._stopping.wait(max(0.0, chore.due - monotonic())):
                 break
             self._do(chore)
+        self._closing.wait()
+        if self._ledger.due_in() < float("inf"):
+            self._try(self._ledger.write)
         if self._connection.is_open:
             self._try(self._presence.remove)
         self._connection.close()
+
+    def _count(self, connection: Connection) -> None:
+        self._ring()
+        self._ledger.write(connection)
 
     def _do(self, chore: _Chore) -> None:
         pause = self._try(chore.call)
@@ -126,3 +145,8 @@ class Maintainer:
             return pause
         self._patience.succeeded()
         return None
+
+
+def _prune_minutes(queue: str, connection: Connection) -> None:
+    while metrics.prune(connection, queue) == metrics.PRUNE_BATCH:
+        pass

@@ -13,10 +13,11 @@ from time import monotonic
 
 from django.db import DatabaseError, InterfaceError
 
+from django_workqueue import metrics
 from django_workqueue.database import Connection, Verdict, sqlstate, verdict
 from django_workqueue.engine import Outcome, Settled, Verb
 
-from . import journal
+from . import journal, minutes
 from .bell import Bell
 from .call import what
 from .lane import Batch, Lane
@@ -55,6 +56,7 @@ class Settler:
         self._held: list[tuple[float, Batch, Outcome]] = []  # rows that a stranger holds, with when to try them again
         self._connection = Connection(alias, application="django_workqueue settle", lock_timeout=LOCK_TIMEOUT)
         self._patience = Patience("settle", outage)
+        self._ledger = metrics.ledger(alias)
         self._thread = threading.Thread(target=self._run, name=f"workqueue-settle-{alias}", daemon=True)
 
     def start(self) -> None:
@@ -83,6 +85,7 @@ class Settler:
                 continue
             if self._closing.is_set() and not self._held:
                 break
+            self._count_starts()
             self.asleep = True
             if not any(lane.unsettled() for lane in self.lanes):
                 self._bell.wait(min(due for due, _, _ in self._held) - monotonic() if self._held else None)
@@ -104,6 +107,7 @@ class Settler:
             return False
         outcomes: list[Outcome] = []
         for batch, some in taken:
+            minutes.started(self._ledger, batch)
             outcomes += self._without_lost(batch, some) if batch.fence.lost else some
         if outcomes:
             self._write(lane, outcomes)
@@ -144,6 +148,7 @@ class Settler:
         else:
             journal.refused_outcome(lane.source.name, what(outcomes[0].work), error)
             lane.tally.lost += 1
+            minutes.lost(self._ledger, lane, outcomes)
 
     def _let_go_of_held(self) -> None:
         """Put back outcomes whose rows may be free by now."""
@@ -159,11 +164,21 @@ class Settler:
         source, lost = batch.lane.source, batch.fence.lost
         idents = source.idents([outcome.work for outcome in outcomes])
         kept = [outcome for ident, outcome in zip(idents, outcomes, strict=True) if ident not in lost]
-        batch.lane.tally.lost += len(outcomes) - len(kept)
+        if len(kept) < len(outcomes):
+            batch.lane.tally.lost += len(outcomes) - len(kept)
+            still = set(map(id, kept))
+            minutes.lost(self._ledger, batch.lane, [outcome for outcome in outcomes if id(outcome) not in still])
         return kept
+
+    def _count_starts(self) -> None:
+        """Count those of runs that take long, too."""
+        for lane in self.lanes:
+            for batch in list(lane.open.values()):
+                minutes.started(self._ledger, batch)
 
     def _count(self, lane: Lane, settled: Settled, outcomes: list[Outcome]) -> None:
         lane.tally.settled.add(settled)
+        minutes.settled(self._ledger, lane, settled, outcomes)
         if settled.lost:
             journal.lost(lane.source.name, settled.lost)
         if settled.failed or settled.snoozed:

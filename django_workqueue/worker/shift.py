@@ -13,6 +13,7 @@ from datetime import timedelta
 from time import monotonic
 
 from django_workqueue import conf
+from django_workqueue import lanes as enqueues
 
 from .counts import Counts
 from .crew import Crew
@@ -100,6 +101,7 @@ def child_shift(
     signals.on_stop(shift.stop)
     shift.run()
     crew = shift.crew
+    enqueues.rest(1.0)  # the process ends without ceremony: let go of the last wakes and counters
     keepers[0].say_goodbye(finished=crew.finished and not crew.worn_out)
     return WORN_OUT if crew.worn_out else 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import Context
+from itertools import repeat
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,7 @@ class Slot:
             if ident in connected:
                 tidy.tidy()
             began = now
+            batch.begun.append((work, now))
             try:
                 result = Context().run(fn, work)
             except BaseException as error:  # noqa: BLE001 - a handler's SystemExit is that item's failure
@@ -145,6 +147,7 @@ class Slot:
             self.current = (batch, work)
             if self._admitted(lane, batch, work):
                 call = lane.only or lane.calls[work.kind]
+                batch.begun.append((work, monotonic()))
                 result, error, ran = self._call(call, work, ident)
                 batch.done.append(call.returned(work, result, ran) if error is None else call.raised(work, error, ran))
                 lane.ran(1, ran)
@@ -170,6 +173,7 @@ class Slot:
                 may = set(map(id, startable))
                 batch.done.extend(Outcome(work, Verb.RETURN) for work in works if id(work) not in may)
             if startable:
+                batch.begun.extend(zip(startable, repeat(monotonic())))
                 result, error, ran = self._call(call, list(startable), ident)
                 batch.done += (
                     call.all_returned(startable, result, ran)
