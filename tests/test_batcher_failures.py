@@ -160,6 +160,27 @@ def test_conflicts_without_end_are_answered(batcher: Any, quick: None) -> None:
     assert lane.attempts[1:] == [["a", "b"]] * 6 + [["a"]] * 2 + [["b"]]
 
 
+def test_a_deadlock_among_the_halves_of_a_refused_batch_is_nobodys_error(batcher: Any, quick: None) -> None:
+    conflicts = 5
+
+    def fails(entries: list[Any]) -> BaseException | None:
+        nonlocal conflicts
+        if entries == ["good"] and conflicts:
+            conflicts -= 1
+            return Conflict()
+        return refuses("bad")(entries)
+
+    lane = Recorder(fails=fails)
+    busy(batcher, lane)
+    calls = submit_aside(batcher, lane, ["bad"], ["good"])
+
+    lane.let_go()
+
+    with pytest.raises(Refused):
+        calls[0].result(10)
+    assert calls[1].result(10) is None
+
+
 # Outages
 
 

@@ -21,7 +21,7 @@ from .lines import Lines
 logger = logging.getLogger("django_workqueue.batcher")
 
 CONFLICT_TRIES = 6  # how often a batch that meets deadlocks and the like is written before it counts as refused
-CONFLICT_TRIES_SPLIT = 2  # the same for a part of it
+CONFLICT_TRIES_SPLIT = 2  # the same for the parts of such a batch
 PAUSE = 0.01  # seconds before the first repetition; doubles
 PAUSE_MAX = 1.0
 
@@ -120,7 +120,7 @@ class Writer:
 
     def _write(self, batch: Batch, deadline: float | None) -> Sequence[Any] | None:
         """Write the batch's next group, repeatedly while an error of the moment prevents it."""
-        tries = CONFLICT_TRIES_SPLIT if batch.split else CONFLICT_TRIES
+        tries = batch.tries
         pause = PAUSE
         while True:
             calls = batch.groups[-1] = [call for call in batch.groups[-1] if not call.done]
@@ -180,7 +180,8 @@ class Writer:
             if len(calls) > 1:
                 half = len(calls) // 2
                 batch.groups += [calls[half:], calls[:half]]
-                batch.split = True
+                if self._classify(error) is Disposition.RETRY:
+                    batch.tries = CONFLICT_TRIES_SPLIT
                 return
             (call,) = calls
             if call.done:
@@ -211,13 +212,13 @@ class Writer:
 class Batch:
     """What was taken from a lane at once, in the groups in which it is still to be written, the next one last."""
 
-    __slots__ = ("answered", "behind", "groups", "landed", "lane", "most", "split")
+    __slots__ = ("answered", "behind", "groups", "landed", "lane", "most", "tries")
 
     def __init__(self, lane: Lane[Any, Any], calls: list[Call], most: int) -> None:
         self.lane = lane
         self.groups = [calls]
         self.most = most  # entries
-        self.split = False
+        self.tries = CONFLICT_TRIES
         self.landed = False  # some of it
         self.answered = 0  # calls
         self.behind = 0  # calls that were in line when the first of these were answered
