@@ -346,11 +346,12 @@ def transaction_token(connection: BaseDatabaseWrapper) -> int:
     if held is not None:
         token, hook = held
         if hook is None:
-            # Manual transaction management has no hooks; a transaction ends when the server says so.
-            idle = connection.connection is None or (
+            # Manual transaction management has no hooks; a transaction ends when the server says so, and was over
+            # before an atomic() that has begun one of its own.
+            over = connection.connection is None or (
                 connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             )
-            if not idle:
+            if not over and not (connection.in_atomic_block and connection.commit_on_exit):
                 return int(token)
         elif any(registered[1] is hook for registered in connection.run_on_commit):
             return int(token)
