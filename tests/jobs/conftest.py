@@ -1,4 +1,4 @@
-"""Fixtures for the job queue: as for the keyed queue, each test has a queue of its own and runs outside any transaction.
+"""Fixtures for the job queue. As for the keyed one, each test has a queue of its own, and no transaction around it.
 
 What lies in `tests.keyed` and is not about keys serves here too.
 """

@@ -1,10 +1,10 @@
 """What a payload or result may be, and how what may not is refused: by the path to it."""
 
-import collections
-import datetime
+import datetime as dt
 import decimal
 import json
 import uuid
+from typing import NamedTuple
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,6 +12,11 @@ from django.utils.translation import gettext_lazy
 
 from django_workqueue import InvalidPayload
 from django_workqueue.payloads import DEEPEST, MAX_BYTES, dumps, loads
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 def nested(levels):
@@ -56,14 +61,14 @@ def test_json_comes_back_as_it_was(value):
 @pytest.mark.parametrize(
     ("value", "stored"),
     [
-        (datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), "2030-01-02T03:04:05Z"),
-        (datetime.date(2030, 1, 2), "2030-01-02"),
-        (datetime.timedelta(minutes=1), "P0DT00H01M00S"),
+        (dt.datetime(2030, 1, 2, 3, 4, 5, tzinfo=dt.UTC), "2030-01-02T03:04:05Z"),
+        (dt.date(2030, 1, 2), "2030-01-02"),
+        (dt.timedelta(minutes=1), "P0DT00H01M00S"),
         (decimal.Decimal("1.10"), "1.10"),
         (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (gettext_lazy("yes"), "yes"),
         ((1, 2), [1, 2]),
-        (collections.namedtuple("Point", "x y")(1, 2), [1, 2]),
+        (Point(1, 2), [1, 2]),
         ({1: "a", None: "b", False: "c"}, {"1": "a", "null": "b", "false": "c"}),
     ],
 )
