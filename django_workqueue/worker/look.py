@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from time import monotonic
 
 from django_workqueue.notify import Wakeup
@@ -10,6 +13,8 @@ from django_workqueue.notify import Wakeup
 from .lane import Lane
 
 FLOOR = 0.005  # seconds; see Look.found
+GRAIN = 0.02  # seconds to which the times are rounded up at which work comes due, …
+MOST_DUES = 500  # … and how many of them are remembered; for the rest there is the poll
 
 
 class Look:
@@ -22,6 +27,8 @@ class Look:
         self.dry = False  # of a drain: a claim that was sent when nothing was in anybody's hands found nothing
         self._floor = 0.0  # seconds from a look to the next that a wake may cause …
         self._looked_at = 0.0
+        self._announced: deque[float] = deque()  # when work will come due, as the settler has it …
+        self._dues: list[float] = []  # … and as a heap, which is the claimer's alone
         self.wakeup = _Latch(self, ring)
 
     def wake(self) -> None:
@@ -32,14 +39,15 @@ class Look:
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look. Once it is, it stays so until a claim has come back."""
+        self._note_dues()
         if self.at <= now:
             self.at = float("inf")
             self.lane.hungry = True
         return self.lane.hungry
 
     def due_in(self, seconds: float) -> None:
-        """Work will be due by then."""
-        self.at = min(self.at, monotonic() + seconds)
+        """From any thread: work will be due by then."""
+        self._announced.append(monotonic() + seconds)
 
     def found(self, number: int, *, sent_at: float, was_woken: bool, poll: float) -> None:
         """A claim has come back."""
@@ -49,9 +57,18 @@ class Look:
             self._floor = 0.0
         elif was_woken:  # … which grows from one vain wake to the next, so that a herd does not run for every crumb
             self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
-        self.at = sent_at + poll
+        while self._dues and self._dues[0] <= sent_at:
+            heappop(self._dues)
+        self.at = min([sent_at + poll, *self._dues[:1]])
         if self.woken:  # in the meantime
             self.wake()
+
+    def _note_dues(self) -> None:
+        while self._announced:
+            due = math.ceil(self._announced.popleft() / GRAIN) * GRAIN
+            if len(self._dues) < MOST_DUES and due not in self._dues:
+                heappush(self._dues, due)
+            self.at = min(self.at, due)
 
 
 class _Latch(Wakeup):

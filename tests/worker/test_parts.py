@@ -96,6 +96,21 @@ def test_a_poll_in_vain_floors_nothing(look: Look) -> None:
     assert look.at == 100.0
 
 
+def test_what_comes_due_during_a_claim_is_not_forgotten(look: Look) -> None:
+    now = time.monotonic()
+    look.woken = False
+    look.due_in(0.3)
+    look.due_in(2.0)
+    assert look.is_due(now)  # the first look of all; its claim is under way …
+    look.lane.hungry = False
+    look.found(0, sent_at=now, was_woken=False, poll=60.0)
+    assert now + 0.3 <= look.at <= now + 0.35
+    look.found(0, sent_at=now + 0.4, was_woken=False, poll=60.0)
+    assert now + 2.0 <= look.at <= now + 2.05
+    look.found(0, sent_at=now + 2.1, was_woken=False, poll=60.0)
+    assert look.at == now + 62.1
+
+
 # How much to claim
 
 
