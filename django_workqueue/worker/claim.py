@@ -100,11 +100,11 @@ class Claimer:
         self._thread.join(max(0.0, deadline - monotonic()))
         return not self._thread.is_alive()
 
-    def due_again(self, lane: Lane, seconds: float) -> None:
-        """Work of a lane will be due in so many seconds."""
+    def due_again(self, lane: Lane, delays: Sequence[float]) -> None:
+        """Work of a lane will be due in so many seconds, each."""
         for look in self.looks:
             if look.lane is lane:
-                look.due_in(seconds)
+                look.due_in(delays)
         self.bell.ring()
 
     def closed(self) -> None:

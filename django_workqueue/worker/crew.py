@@ -7,7 +7,6 @@ whoever keeps the leases. Signals, forks and commands are for others.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -189,9 +188,9 @@ class Crew:
         if self._budget.spent or self._draining:
             self.bell.ring()
 
-    def _due_again(self, lane: Lane, seconds: float) -> None:
+    def _due_again(self, lane: Lane, delays: Sequence[float]) -> None:
         for claimer in self._claimers:
-            claimer.due_again(lane, seconds * random.uniform(1.0, 1.02) + 0.002)
+            claimer.due_again(lane, delays)
 
     def _dropped(self, batch: Batch, works: Sequence[object]) -> None:
         self.keeper.drop(batch, works)

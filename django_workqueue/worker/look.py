@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from time import monotonic
 
@@ -45,9 +45,10 @@ class Look:
             self.lane.hungry = True
         return self.lane.hungry
 
-    def due_in(self, seconds: float) -> None:
-        """From any thread: work will be due by then."""
-        self._announced.append(monotonic() + seconds)
+    def due_in(self, delays: Iterable[float]) -> None:
+        """From any thread: work will be due in so many seconds, each."""
+        now = monotonic()
+        self._announced.extend(now + delay for delay in delays)
 
     def found(self, number: int, *, sent_at: float, was_woken: bool, poll: float) -> None:
         """A claim has come back."""

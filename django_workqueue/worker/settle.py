@@ -44,7 +44,7 @@ class Settler:
         *,
         outage: Outage,
         closed: Callable[[Batch], None],
-        due_again: Callable[[Lane, float], None],
+        due_again: Callable[[Lane, Sequence[float]], None],
     ) -> None:
         self.asleep = False
         self.lanes = lanes
@@ -185,7 +185,7 @@ class Settler:
             again = (Verb.FAIL, Verb.SNOOZE)
             delays = [outcome.delay.total_seconds() for outcome in outcomes if outcome.verb in again]
             if delays:
-                self._due_again(lane, min(delays))
+                self._due_again(lane, delays)
 
     def _pause(self, seconds: float) -> None:
         if self._closing.is_set():

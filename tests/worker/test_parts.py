@@ -99,8 +99,7 @@ def test_a_poll_in_vain_floors_nothing(look: Look) -> None:
 def test_what_comes_due_during_a_claim_is_not_forgotten(look: Look) -> None:
     now = time.monotonic()
     look.woken = False
-    look.due_in(0.3)
-    look.due_in(2.0)
+    look.due_in([2.0, 0.3])
     assert look.is_due(now)  # the first look of all; its claim is under way …
     look.lane.hungry = False
     look.found(0, sent_at=now, was_woken=False, poll=60.0)
