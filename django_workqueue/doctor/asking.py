@@ -1,0 +1,60 @@
+"""Asking the server, each time with an end to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError, connections
+
+from django_workqueue import database
+from django_workqueue.database import Rows
+from django_workqueue.sql import Statement
+
+from .findings import Finding, Limits, Severity
+
+PATIENCE = timedelta(seconds=1)  # for one statement
+DENIED = "42501"
+
+Check = Callable[["Server", Limits], Iterator[Finding]]
+
+
+class Server:
+    """The database of an alias, as the checks ask it."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def ask(self, statement: Statement, queue: str = "", **params: Any) -> Rows:
+        """The rows of one statement."""
+        with database.brief(self.alias, PATIENCE), connections[self.alias].cursor() as cursor:
+            cursor.execute(statement.of(queue), params)
+            rows: Rows = cursor.fetchall()
+            return rows
+
+
+def findings(check: Check, server: Server, limits: Limits) -> Iterator[Finding]:
+    """What a check finds. That it may not look, or that the server takes too long to answer, is a finding as well."""
+    try:
+        yield from check(server, limits)
+    except DatabaseError as error:
+        state, what = database.sqlstate(error), check.__name__.replace("_", " ")
+        if state == database.CANCELLED:
+            yield Finding(
+                "slow",
+                Severity.WARNING,
+                f"The server took too long to answer about {what}",
+                f"A question that is answered in milliseconds was given up after {PATIENCE.total_seconds():g} s.",
+                "See what the server is busy with, and whether something holds a lock: pg_stat_activity, pg_locks.",
+            )
+        elif state == DENIED:
+            yield Finding(
+                "denied",
+                Severity.NOTE,
+                f"The database's role may not look at {what}",
+                str(error).strip(),
+                "Nothing is wrong with that. For the whole picture: GRANT pg_read_all_stats to the role.",
+            )
+        else:
+            raise

@@ -1,0 +1,100 @@
+"""What of the project's own settings and code does not fit: migrations, leases, wakes, pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from django_workqueue import conf, engine, notify
+from django_workqueue.notify import Status
+from django_workqueue.sql import doctor as sql
+
+from .asking import Server
+from .findings import Finding, Limits, Severity
+
+APP = "workqueue"
+CONCURRENCY = 8  # a worker's threads, where none is seen to have more
+PROBE_SECONDS = 3.0
+
+
+def migrations(server: Server, _limits: Limits) -> Iterator[Finding]:
+    """Migrations of ours that were not applied."""
+    executor = MigrationExecutor(connections[server.alias])
+    targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == APP]
+    plan = [str(migration) for migration, _ in executor.migration_plan(targets) if migration.app_label == APP]
+    if plan:
+        yield Finding(
+            "unapplied-migrations",
+            Severity.SERIOUS,
+            f"{len(plan)} migration{'s' if len(plan) > 1 else ''} of django_workqueue not applied",
+            ", ".join(plan),
+            f"manage.py migrate {APP} --database {server.alias}",
+        )
+
+
+def leases(server: Server, _limits: Limits) -> Iterator[Finding]:
+    """Handlers that may run for longer than their lease."""
+    for source in engine.registered():
+        if source.alias != server.alias:
+            continue
+        for handler in source.handlers:
+            if handler.timeout is not None and handler.lease < handler.timeout:
+                yield Finding(
+                    "short-lease",
+                    Severity.WARNING,
+                    f"{handler.name} has a lease that is shorter than its timeout",
+                    f"lease={handler.lease}, timeout={handler.timeout}, queue {source.name!r}. A long run depends on "
+                    "its worker's renewals: if these stop for a lease's time, the work runs a second time beside it.",
+                    "Give it a lease of at least its timeout, unless work should be taken over sooner than that.",
+                )
+
+
+def listener(server: Server, _limits: Limits) -> Iterator[Finding]:
+    """Whether wakes reach idle workers."""
+    if not conf.notify():
+        yield Finding(
+            "notify-off",
+            Severity.NOTE,
+            "Idle workers are not woken",
+            f"WORKQUEUE_NOTIFY is False: they look every {conf.poll_interval().total_seconds():g} s.",
+            "Nothing, if that is soon enough.",
+        )
+        return
+    alias = conf.listen_database() or server.alias
+    state = notify.probe(alias, PROBE_SECONDS)
+    if state.status is Status.LISTENING:
+        return
+    deaf = state.status is Status.DEAF
+    yield Finding(
+        "listener-deaf" if deaf else "listener-lost",
+        Severity.WARNING,
+        f"LISTEN on database alias {alias!r} " + ("hears nothing" if deaf else "cannot be set up"),
+        f"{state.error or state.status.value}. Idle workers look every {conf.poll_interval().total_seconds():g} s.",
+        "Name an alias that reaches the server directly, around a transaction-pooling proxy, in "
+        "WORKQUEUE_LISTEN_DATABASE.",
+    )
+
+
+def pool(server: Server, _limits: Limits) -> Iterator[Finding]:
+    """A pool of Django's that has fewer connections than a worker has threads."""
+    options: Any = connections[server.alias].settings_dict["OPTIONS"].get("pool")
+    if not options:
+        return
+    given = options if isinstance(options, dict) else {}
+    least = given.get("min_size", 4)
+    most = given.get("max_size") or least
+    threads = max((concurrency for _, _, _, _, concurrency, _ in server.ask(sql.WORKERS)), default=CONCURRENCY)
+    if most < threads:
+        yield Finding(
+            "small-pool",
+            Severity.WARNING,
+            f"The pool of database alias {server.alias!r} has fewer connections than a worker has threads",
+            f"At most {most} connections for {threads} handler threads: the others wait, and fail after a timeout.",
+            f'OPTIONS = {{"pool": {{"max_size": {threads + 2}}}}}, or a smaller --concurrency.',
+        )
+
+
+CHECKS = (leases, listener, pool)
