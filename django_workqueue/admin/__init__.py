@@ -3,7 +3,10 @@
 Pages only: what they show and do is the library's (`dashboard`, `browsing`, `steering`).
 """
 
-from . import queues
 from .dashboard import DashboardAdmin
+from .items import ItemAdmin
+from .jobs import JobAdmin
+from .queues import QueueAdmin
+from .workers import WorkerAdmin
 
-__all__ = ["DashboardAdmin"]
+__all__ = ["DashboardAdmin", "ItemAdmin", "JobAdmin", "QueueAdmin", "WorkerAdmin"]

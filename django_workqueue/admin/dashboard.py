@@ -54,7 +54,7 @@ def queue_row(page: Page, request: HttpRequest, view: dashboard.QueueView) -> di
     may = page.allows(request, "view", model)
 
     def figure(label: str, value: int, state: str, *, alarming: bool = False) -> dict[str, Any]:
-        to = None
+        to = page.url(listed, alias=queue.alias, queue=view.name, state=state) if may else None
         return {"label": label, "value": value, "url": to, "alarming": alarming and value > 0}
 
     stats = view.stats

@@ -148,7 +148,7 @@ class Page(ModelAdmin):
         content_type = ContentType.objects.get_for_model(model, for_concrete_model=True)
         LogEntry.objects.bulk_create(
             LogEntry(
-                user_id=request.user.pk,
+                user_id=request.user.pk or 0,
                 content_type=content_type,
                 object_id=ident,
                 object_repr=text[:MAX_REPR],

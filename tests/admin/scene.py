@@ -114,7 +114,7 @@ def worker(ident: str, queues: list[str], *, alias: str = "default", silence: ti
         cursor.execute(
             "INSERT INTO workqueue_worker (id, host, pid, started_at, seen_at, queues, concurrency, in_flight)"
             " VALUES (%s, %s, %s, now() - interval '3 hours', now() - %s::interval, %s::jsonb, 8, 5)",
-            [ident, ident.split("-")[0], 4711, silence, json.dumps(queues)],
+            [ident, ident.split("-", maxsplit=1)[0], 4711, silence, json.dumps(queues)],
         )
 
 

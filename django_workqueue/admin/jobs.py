@@ -1,0 +1,166 @@
+"""The jobs' pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls.resolvers import URLPattern
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import steering
+from ..browsing import JobBrowser, JobRow
+from ..models import WorkJob
+from .lists import STATES, FilterForm, ListPage, PriorityForm, Verb, or_404, selection
+from .pages import alias_of
+
+
+class JobFilterForm(FilterForm):
+    """What jobs can be asked for."""
+
+    kind = forms.CharField(label=gettext_lazy("Kind"), required=False, max_length=512)
+    payload = forms.JSONField(
+        label=gettext_lazy("Payload contains (JSON)"),
+        required=False,
+        widget=forms.TextInput(attrs={"placeholder": '{"order": 42}'}),
+    )
+    id = forms.IntegerField(
+        label=gettext_lazy("Job number"), required=False, widget=forms.TextInput(attrs={"inputmode": "numeric"})
+    )
+
+
+@admin.register(WorkJob)
+class JobAdmin(ListPage):
+    """Jobs: what waits, runs, ended and failed, with their payloads and errors."""
+
+    about = WorkJob
+    listed = "workjob"
+    browser = JobBrowser
+    filter_form = JobFilterForm
+    deeds = steering.JOB_DEEDS
+    tabs = JobBrowser.states
+    template = "jobs"
+    ident = int
+    verbs = {
+        verb.name: verb
+        for verb in (
+            Verb("retry", gettext_lazy("Retry"), gettext_lazy("They start afresh, with all attempts before them.")),
+            Verb("hurry", gettext_lazy("Run now"), gettext_lazy("Jobs that wait for their time are due at once.")),
+            Verb(
+                "priority",
+                gettext_lazy("Change priority"),
+                gettext_lazy("Jobs that wait get another priority."),
+                asks="priority",
+            ),
+            Verb(
+                "cancel",
+                gettext_lazy("Cancel"),
+                gettext_lazy(
+                    "Those that wait will not run. Those that run are told to stop; their outcome is dropped."
+                ),
+            ),
+            Verb(
+                "delete",
+                gettext_lazy("Delete"),
+                gettext_lazy("They are gone, with their results and errors. This cannot be undone."),
+                permission="delete",
+                dangerous=True,
+            ),
+        )
+    }
+
+    def get_urls(self) -> list[URLPattern]:
+        """The list and the detail."""
+        return [*super().get_urls(), self.page("<int:number>/change/", self.detail, "workjob_change")]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list; a number leads to its job."""
+        number = request.GET.get("id", "").strip()
+        if number.isdecimal() and len(number) < 19 and self.allows(request, "view"):
+            alias = alias_of(request)
+            if self._job(alias, int(number)) is not None:
+                return HttpResponseRedirect(self.url("workjob_change", int(number), alias=alias))
+        return super().changelist_view(request, extra_context)
+
+    def row(self, request: HttpRequest, alias: str, row: JobRow) -> dict[str, Any]:
+        """A job's row."""
+        return {
+            "job": row,
+            "state": STATES[row.state],
+            "select": selection(row.queue, row.ident),
+            "url": self.url("workjob_change", row.ident, alias=alias),
+        }
+
+    def detail(self, request: HttpRequest, number: int) -> HttpResponse:
+        """All there is to know of a job."""
+        self.demand(request, "view")
+        alias = alias_of(request)
+        job: WorkJob = or_404(self._job(alias, number) if number < 2**63 else None)
+        state = JobBrowser(alias).state_of(job.queue, job.id) or str(job.status)
+        return self.shown(
+            request,
+            "job",
+            _("Job %(number)d") % {"number": job.id},
+            crumbs=[(self.plural, self.url("workjob_changelist", alias=alias)), (str(job.id), None)],
+            job=job,
+            alias=alias,
+            state=state,
+            status_text=STATES.get(state, state),
+            task=job.metadata.get("task") if isinstance(job.metadata, dict) else None,
+            timeline=timeline(job),
+            errors=list(reversed(job.errors)) if isinstance(job.errors, list) else [],
+            verbs=self._verbs(request),
+            priority_form=PriorityForm(auto_id="wq-%s"),
+            select=selection(job.queue, job.id),
+            act_url=self.url("workjob_act"),
+            queue_url=self.url("queuerecord_detail", alias=alias, name=job.queue),
+            like_url=self.url("workjob_changelist", alias=alias, queue=job.queue, kind=job.kind),
+        )
+
+    def log_ident(self, queue: str, ident: Any) -> str:
+        """Its number."""
+        return str(ident)
+
+    def _job(self, alias: str, number: int) -> WorkJob | None:
+        found: WorkJob | None = WorkJob.objects.using(alias).filter(id=number).first()
+        return found
+
+
+def timeline(job: WorkJob) -> list[dict[str, Any]]:
+    """What happened to a job, in order: moments with their words."""
+    moments: list[dict[str, Any]] = [{"at": job.enqueued_at, "text": _("enqueued")}]
+    for error in job.errors if isinstance(job.errors, list) else []:
+        if not isinstance(error, dict):
+            continue
+        started, failed = (_moment(error.get(name)) for name in ("started", "at"))
+        attempt = error.get("attempt")
+        if started:
+            moments.append({"at": started, "text": _("attempt %(attempt)s started") % {"attempt": attempt}})
+        if failed:
+            text = _("attempt %(attempt)s failed: %(type)s") % {
+                "attempt": attempt,
+                "type": str(error.get("type", "")).rpartition(".")[2],
+            }
+            moments.append({"at": failed, "text": text, "bad": True})
+    if job.started_at and not any(moment["at"] == job.started_at for moment in moments):
+        moments.append({"at": job.started_at, "text": _("attempt %(attempt)s started") % {"attempt": job.attempts}})
+    if job.finished_at:
+        ended = str(STATES.get(job.outcome or "", job.outcome))
+        moments.append({"at": job.finished_at, "text": ended, "bad": job.outcome == "dead"})
+    elif not job.lease_token:
+        moments.append({"at": job.available_at, "text": _("due")})
+    return sorted(moments, key=lambda moment: moment["at"])
+
+
+def _moment(text: Any) -> Any:
+    try:
+        return parse_datetime(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+__all__ = ["JobAdmin", "timeline"]

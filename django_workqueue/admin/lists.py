@@ -1,0 +1,369 @@
+"""What the lists of jobs and of items have in common: filters, pages, and what can be done to what is listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, DELETION
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls.resolvers import URLPattern
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .. import figures, steering
+from ..browsing import LOOK, Browser, Cursor, Filters, TookTooLong, read_cursor, told_cursor
+from ..keys import MAX_PRIORITY, MIN_PRIORITY
+from .pages import Page, alias_of, databases
+
+MOST_CHOSEN = 1000  # rows that one request names
+SHOWN = 20  # of these, on the page that asks whether it is meant
+
+AGES: dict[str, tuple[Any, timedelta | None, timedelta | None]] = {
+    "m5": (gettext_lazy("in the last 5 minutes"), timedelta(minutes=5), None),
+    "h1": (gettext_lazy("in the last hour"), timedelta(hours=1), None),
+    "d1": (gettext_lazy("in the last day"), timedelta(days=1), None),
+    "-h1": (gettext_lazy("more than an hour ago"), None, timedelta(hours=1)),
+    "-d1": (gettext_lazy("more than a day ago"), None, timedelta(days=1)),
+    "-d7": (gettext_lazy("more than 7 days ago"), None, timedelta(days=7)),
+}
+
+STATES = {
+    "ready": gettext_lazy("ready"),
+    "scheduled": gettext_lazy("scheduled"),
+    "leased": gettext_lazy("leased"),
+    "spent": gettext_lazy("lapsed on its last attempt"),
+    "completed": gettext_lazy("completed"),
+    "dead": gettext_lazy("dead"),
+    "cancelled": gettext_lazy("cancelled"),
+    "stalled": gettext_lazy("stalled"),
+    "arriving": gettext_lazy("arriving"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Something to do to what is listed. `permission` is Django's; `asks` names the field it wants filled in."""
+
+    name: str
+    label: Any
+    question: Any
+    permission: str = "change"
+    dangerous: bool = False
+    asks: str | None = None
+
+    @property
+    def flag(self) -> int:
+        """How Django's log marks it."""
+        return DELETION if self.permission == "delete" else CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a user wants done. It is given when it was confirmed, and what it asks for was filled in."""
+
+    verb: Verb
+    browser: Browser[Any]
+    asks: forms.Form | None
+    confirmed: bool
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is to be done now."""
+        return self.confirmed and (self.asks is None or self.asks.is_valid())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was filled in."""
+        return {} if self.asks is None else dict(self.asks.cleaned_data)
+
+    @property
+    def told(self) -> str:
+        """In words, for the log."""
+        told = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.verb.label} ({told})" if told else str(self.verb.label)
+
+
+class FilterForm(forms.Form):
+    """What both lists can be asked for. What is not understood is said, and asks for nothing."""
+
+    required_css_class = "required"
+
+    queue = forms.ChoiceField(label=gettext_lazy("Queue"), required=False)
+    age = forms.ChoiceField(label=gettext_lazy("Enqueued"), required=False)
+
+    def __init__(self, data: Any, *, queues: Iterable[str]) -> None:
+        super().__init__(data, auto_id="wq-%s", label_suffix="")
+        names = list(queues)
+        given = (data or {}).get("queue", "")
+        if given and given not in names:
+            names.append(given)
+        self.fields["queue"].choices = [("", _("all")), *((name, _visible(name)) for name in names)]  # type: ignore[attr-defined]
+        self.fields["age"].choices = [("", _("at any time")), *((name, text) for name, (text, *_rest) in AGES.items())]  # type: ignore[attr-defined]
+
+    def filters(self, state: str | None) -> Filters:
+        """What is asked for."""
+        given = self.cleaned_data if self.is_valid() else getattr(self, "cleaned_data", {})
+        _text, within, beyond = AGES.get(given.get("age", ""), ("", None, None))
+        return Filters(
+            queue=given.get("queue") or None,
+            state=state,
+            kind=given.get("kind") or None,
+            payload=given.get("payload"),
+            prefix=given.get("key") or None,
+            within=within,
+            beyond=beyond,
+        )
+
+
+class PriorityForm(forms.Form):
+    """The priority to give."""
+
+    priority = forms.IntegerField(
+        label=gettext_lazy("New priority"),
+        help_text=gettext_lazy("The higher goes first; 0 is usual."),
+        min_value=MIN_PRIORITY,
+        max_value=MAX_PRIORITY,
+        initial=0,
+    )
+
+
+class ListPage(Page):
+    """A list with filters, and actions that are asked about before they are done."""
+
+    listed: ClassVar[str]  # the name of the list's URL, without `_changelist`
+    browser: ClassVar[type[Browser[Any]]]
+    filter_form: ClassVar[type[FilterForm]]
+    verbs: ClassVar[Mapping[str, Verb]]
+    deeds: ClassVar[Mapping[str, steering.Deed]]
+    tabs: ClassVar[tuple[str, ...]]
+    template: ClassVar[str]
+    ident: ClassVar[type[Any]]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The list, and what is done to it."""
+        return [self.page("act/", self.act, f"{self.listed}_act"), *super().get_urls()]
+
+    # Looking
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """One page of the list."""
+        self.demand(request, "view")
+        alias = alias_of(request)
+        browser = self.browser(alias)
+        form = self.filter_form(request.GET or None, queues=[queue.name for queue in browser.queues])
+        state = self._state(request)
+        filters = form.filters(state)
+        after = read_cursor(request.GET.get("after", ""), self.ident)
+        context: dict[str, Any] = {"too_long": False, "rows": [], "page": None, "count": ""}
+        try:
+            context |= self._looked(browser, filters, after, request)
+        except TookTooLong:
+            context["too_long"] = True
+        return self.shown(
+            request,
+            self.template,
+            self.plural,
+            crumbs=[(self.plural, None)],
+            alias=alias,
+            databases=databases(alias, lambda other: self.url(f"{self.listed}_changelist", alias=other)),
+            form=form,
+            state=state or "",
+            tabs=self._tabs(request, state),
+            verbs=self._verbs(request),
+            act_url=self.url(f"{self.listed}_act"),
+            first_url=self._address(request, after=None),
+            after=after,
+            asked=self._asked(request),
+            priority_form=PriorityForm(auto_id="wq-%s"),
+            look=figures.number(LOOK),
+            **context,
+        )
+
+    def _looked(
+        self, browser: Browser[Any], filters: Filters, after: Cursor | None, request: HttpRequest
+    ) -> dict[str, Any]:
+        page = browser.page(filters, after)
+        if after is None and page.next is None:
+            count = figures.number(len(page.rows))
+        else:
+            count = told_count(*browser.count(filters))
+        return {
+            "page": page,
+            "rows": [self.row(request, browser.alias, row) for row in page.rows],
+            "count": count,
+            "next_url": self._address(request, after=told_cursor(page.next)) if page.next else None,
+        }
+
+    def row(self, request: HttpRequest, alias: str, row: Any) -> dict[str, Any]:
+        """A row as the template wants it."""
+        raise NotImplementedError
+
+    def _state(self, request: HttpRequest) -> str | None:
+        state = request.POST.get("state") or request.GET.get("state")
+        return state if state in self.tabs else None
+
+    def _tabs(self, request: HttpRequest, state: str | None) -> list[dict[str, Any]]:
+        tabs = [{"text": _("all"), "url": self._address(request, after=None, state=None), "chosen": state is None}]
+        return tabs + [
+            {"text": STATES[name], "url": self._address(request, after=None, state=name), "chosen": state == name}
+            for name in self.tabs
+        ]
+
+    def _address(self, request: HttpRequest, **changes: str | None) -> str:
+        query = request.GET.copy()
+        for name, value in changes.items():
+            query.pop(name, None)
+            if value:
+                query[name] = value
+        return f"?{query.urlencode()}" if query else request.path
+
+    def _asked(self, request: HttpRequest) -> list[tuple[str, str]]:
+        """The filters, as hidden fields."""
+        source = request.POST if request.method == "POST" else request.GET
+        names = ("database", "state", *self.filter_form.base_fields)
+        return [(name, value) for name in names if (value := source.get(name))]
+
+    # Doing
+
+    def _verbs(self, request: HttpRequest) -> list[Verb]:
+        return [verb for verb in self.verbs.values() if self.allows(request, verb.permission)]
+
+    def act(self, request: HttpRequest) -> HttpResponse:
+        """Ask whether it is meant, then do it."""
+        if request.method != "POST":
+            return HttpResponseRedirect(self.url(f"{self.listed}_changelist"))
+        verb = self.verbs.get(request.POST.get("verb", ""))
+        if verb is None:
+            self.say(request, _("Choose what to do."), messages.WARNING)
+            return self._back(request)
+        self.demand(request, verb.permission)
+        alias = alias_of(request)
+        browser = self.browser(alias)
+        given = PriorityForm(request.POST if "confirmed" in request.POST else None, auto_id="wq-%s")
+        order = Order(verb, browser, given if verb.asks else None, confirmed="confirmed" in request.POST)
+        return self._act_on_all(request, order) if request.POST.get("scope") == "all" else self._act_on(request, order)
+
+    def _act_on(self, request: HttpRequest, order: Order) -> HttpResponse:
+        chosen = self._chosen(request)
+        if not chosen:
+            self.say(request, _("Nothing was ticked, so nothing was done."), messages.WARNING)
+            return self._back(request)
+        if not order.is_given:
+            return self._confirm(request, order, chosen=chosen, count=figures.number(len(chosen)))
+        queues = {queue.name: queue for queue in order.browser.queues}
+        done = steering.to_some(queues, self.deeds[order.verb.name], chosen, **order.options)
+        objects = [(self.log_ident(queue, ident), self.log_text(queue, ident)) for queue, ident in chosen]
+        self.log(request, self.about, objects, order.told, flag=order.verb.flag)
+        self._say_done(request, order.verb, done, len(chosen))
+        return self._back(request)
+
+    def _act_on_all(self, request: HttpRequest, order: Order) -> HttpResponse:
+        form = self.filter_form(request.POST, queues=[queue.name for queue in order.browser.queues])
+        if not form.is_valid():
+            self.say(request, _("The filter is not understood, so nothing was done."), messages.ERROR)
+            return self._back(request)
+        filters = form.filters(self._state(request))
+        try:
+            if not order.is_given:
+                return self._confirm(request, order, count=told_count(*order.browser.count(filters)))
+            after = read_cursor(request.POST.get("after", ""), self.ident)
+            deed = self.deeds[order.verb.name]
+            progress = steering.to_all(order.browser, filters, deed, after=after, **order.options)
+        except TookTooLong:
+            self.say(request, _("The database took too long. Narrow the filter, or choose a queue."), messages.ERROR)
+            return self._back(request)
+        text = "; ".join(f"{name}={value}" for name, value in self._asked(request)) or _("everything")
+        message = f"{order.told}: {text}: {progress.done}"
+        self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
+        before = request.POST.get("done", "")
+        done = progress.done + (int(before) if before.isdecimal() and len(before) < 16 else 0)
+        if progress.next is not None:
+            return self._confirm(request, order, goes_on=told_cursor(progress.next), done=done, options=order.options)
+        self._say_done(request, order.verb, done, done)
+        return self._back(request)
+
+    def _confirm(self, request: HttpRequest, order: Order, **context: Any) -> HttpResponse:
+        verb = order.verb
+        chosen = context.pop("chosen", [])
+        return self.shown(
+            request,
+            "confirm",
+            str(verb.label),
+            crumbs=[(self.plural, self.url(f"{self.listed}_changelist")), (str(verb.label), None)],
+            verb=verb,
+            asks=order.asks,
+            asked=self._asked(request),
+            scope=request.POST.get("scope", "chosen"),
+            selected=request.POST.getlist("select")[:MOST_CHOSEN],
+            names=[self.log_text(queue, ident) for queue, ident in chosen[:SHOWN]],
+            more=max(len(chosen) - SHOWN, 0),
+            act_url=self.url(f"{self.listed}_act"),
+            back=self._way_back(request),
+            **context,
+        )
+
+    def _chosen(self, request: HttpRequest) -> list[tuple[str, Any]]:
+        chosen = []
+        for text in request.POST.getlist("select")[:MOST_CHOSEN]:
+            try:
+                queue, ident = json.loads(text)
+            except (ValueError, TypeError):
+                continue
+            fits = type(ident) is self.ident and isinstance(queue, str) and "\x00" not in f"{queue}{ident}"
+            if fits and not (isinstance(ident, int) and abs(ident) >= 2**63):
+                chosen.append((queue, ident))
+        return chosen
+
+    def _say_done(self, request: HttpRequest, verb: Verb, done: int, of: int) -> None:
+        text = ngettext("%(verb)s: %(count)s was changed.", "%(verb)s: %(count)s were changed.", done) % {
+            "verb": verb.label,
+            "count": figures.number(done),
+        }
+        if done < of:
+            text = _("%(text)s The others were not in a state for it.") % {"text": text}
+        self.say(request, text, messages.SUCCESS if done else messages.WARNING)
+
+    def _way_back(self, request: HttpRequest) -> str:
+        back = request.POST.get("back", "")
+        if url_has_allowed_host_and_scheme(back, allowed_hosts=None):
+            return back
+        return self.url(f"{self.listed}_changelist", **dict(self._asked(request)))
+
+    def _back(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponseRedirect(self._way_back(request))
+
+    def log_ident(self, queue: str, ident: Any) -> str:
+        """How the log's link finds it."""
+        raise NotImplementedError
+
+    def log_text(self, queue: str, ident: Any) -> str:
+        """How the log calls it."""
+        return f"{_visible(queue)}: {_visible(str(ident))}"
+
+
+def _visible(text: str) -> str:
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
+def told_count(found: int, more: bool) -> str:  # noqa: FBT001
+    """A bounded count: "10,000+"."""
+    return f"{figures.number(found)}+" if more else figures.number(found)
+
+
+def selection(queue: str, ident: Any) -> str:
+    """A row as a tick box names it."""
+    return json.dumps([queue, ident])
+
+
+def or_404(found: Any) -> Any:
+    """What was found."""
+    if found is None:
+        raise Http404
+    return found

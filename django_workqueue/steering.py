@@ -1,0 +1,203 @@
+"""What people do to queues by hand: to some of their work, to all that matches, or to all there is.
+
+Each call is a number of statements that commit by themselves, in batches; what takes longer than asked for is left
+for the next call. Permissions and the log are for the pages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from . import conf, database, keyed, lanes
+from .browsing import Browser, Cursor, Filters
+from .inventory import KnownQueue
+from .keys import check_priority, check_text
+from .leasing import LeasingSource, chunks
+from .sql import Statement
+from .sql import steer as sql
+
+BATCH = 1000  # rows of one statement
+BUDGET = timedelta(seconds=5)  # of one call
+
+Deed = Callable[[Any, Sequence[Any], Mapping[str, Any]], int]
+
+
+def retry(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+    """Let dead and cancelled jobs start afresh."""
+    return int(source.retry_here(ids))
+
+
+def cancel(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+    """Cancel pending and running jobs."""
+    return int(source.cancel_here(ids))
+
+
+def delete(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+    """Delete jobs, whatever their state. The outcome of one that runs is dropped."""
+    return _send(source, sql.JOB_DELETE, ids, {})
+
+
+def hurry(source: Any, idents: Sequence[Any], _options: Mapping[str, Any]) -> int:
+    """Let what waits for its time be due now."""
+    hurried: int = sum(
+        source.here(lambda table: table.hurry(source.name, some, limit=BATCH))  # noqa: B023
+        for some in chunks(sorted(set(idents)), BATCH)
+    )
+    return _woken(source, hurried)
+
+
+def prioritize_jobs(source: Any, ids: Sequence[int], options: Mapping[str, Any]) -> int:
+    """Give pending jobs another priority."""
+    return _send(source, sql.JOB_PRIORITY, ids, {"priority": check_priority(options["priority"])})
+
+
+def prioritize_items(source: Any, keys: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Give waiting items another priority."""
+    return _send(source, sql.ITEM_PRIORITY, keys, {"priority": check_priority(options["priority"])})
+
+
+def release(source: Any, keys: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Let items be due now: those leased are given back, those scheduled do not wait any longer."""
+    released = int(source.release_here([], keys, delay=0, error=None))
+    return _woken(source, released) + hurry(source, keys, options)
+
+
+def complete(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+    """Finish leased items, whoever holds them."""
+    return int(source.complete_here([], keys))
+
+
+def remove(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+    """Delete items, whatever their state, and what of them is still to be taken in."""
+    return int(source.remove_here(keys))
+
+
+def revive(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+    """Let stalled items start afresh."""
+    return _send(source, sql.ITEM_REVIVE, keys, {})
+
+
+JOB_DEEDS: dict[str, Deed] = {
+    "retry": retry,
+    "cancel": cancel,
+    "hurry": hurry,
+    "priority": prioritize_jobs,
+    "delete": delete,
+}
+ITEM_DEEDS: dict[str, Deed] = {
+    "release": release,
+    "complete": complete,
+    "revive": revive,
+    "priority": prioritize_items,
+    "remove": remove,
+}
+
+
+@dataclass(slots=True)
+class Progress:
+    """How much was done, and where to go on: None when all is."""
+
+    done: int = 0
+    looked_at: int = 0
+    next: Cursor | None = None
+
+
+def to_some(queues: Mapping[str, KnownQueue], deed: Deed, chosen: Sequence[tuple[str, Any]], **options: Any) -> int:
+    """Do it to the work named by queue and ident; how much was changed. Queues that there are not are passed over."""
+    by_queue: dict[str, list[Any]] = {}
+    for queue, ident in chosen:
+        by_queue.setdefault(queue, []).append(ident)
+    return sum(
+        deed(queues[queue].source, sorted(set(idents)), options)
+        for queue, idents in sorted(by_queue.items())
+        if queue in queues
+    )
+
+
+def to_all(
+    browser: Browser[Any],
+    filters: Filters,
+    deed: Deed,
+    *,
+    after: Cursor | None = None,
+    budget: timedelta = BUDGET,
+    **options: Any,
+) -> Progress:
+    """Do it to all that matches, batch by batch, for as long as `budget` lasts."""
+    deadline = time.monotonic() + budget.total_seconds()
+    queues = {queue.name: queue for queue in browser.queues}
+    progress = Progress()
+    for page in browser.every(filters, after, limit=BATCH):
+        progress.looked_at += len(page.rows)
+        progress.done += to_some(queues, deed, [(row.queue, row.ident) for row in page.rows], **options)
+        progress.next = page.next
+        if time.monotonic() > deadline:
+            break
+    return progress
+
+
+def retry_all(queue: KnownQueue, *, budget: timedelta = BUDGET) -> tuple[int, bool]:
+    """Let all that is dead or stalled start afresh; how much did, and whether there is more."""
+    jobs = queue.face == "jobs"
+    statement = sql.JOB_RETRY_ALL if jobs else sql.ITEM_REVIVE_ALL
+    done, more = _drained(queue.source, [statement], budget)
+    _woken(queue.source, done)
+    return done, more
+
+
+PURGES = ("waiting", "finished", "leased")
+
+
+def purge(queue: KnownQueue, what: Sequence[str], *, budget: timedelta = BUDGET) -> tuple[int, bool]:
+    """Delete all that waits, is finished or is leased; how much was, and whether there is more.
+
+    What somebody's open transaction holds is left alone.
+    """
+    purges = sql.JOB_PURGES if queue.face == "jobs" else sql.ITEM_PURGES
+    statements = [statement for each in what for statement in purges[each]]
+    return _drained(queue.source, statements, budget)
+
+
+def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> None:
+    """Add an encoded key by hand. Raises `InvalidKey` for one that cannot be, or that the queue here cannot decode."""
+    source = queue.source
+    assert isinstance(source, keyed.KeyedSource)  # noqa: S101 - the page offers it for no others
+    check_text(key, key)
+    source.settings.key.decode(key)
+    waiting = (key, check_priority(priority), lanes.due_after(delay))
+    if database.inside_transaction(source.alias):
+        source.enqueue_inside([waiting])
+    else:
+        source.commits.batcher.submit(source.lane, [waiting], conf.enqueue_timeout().total_seconds())
+
+
+def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], params: Mapping[str, Any]) -> int:
+    done: int = sum(
+        source.here(lambda table: table.send(statement, source.name, {"idents": list(some), **params})[0][0])  # noqa: B023
+        for some in chunks(sorted(set(idents)), BATCH)
+    )
+    return _woken(source, done)
+
+
+def _drained(source: LeasingSource, statements: Sequence[Statement], budget: timedelta) -> tuple[int, bool]:
+    deadline = time.monotonic() + budget.total_seconds()
+    done = 0
+    for statement in statements:
+        while True:
+            batch = source.here(lambda table: table.send(statement, source.name, {"limit": BATCH})[0][0])  # noqa: B023
+            done += batch
+            if batch < BATCH:
+                break
+            if time.monotonic() > deadline:
+                return done, True
+    return done, False
+
+
+def _woken(source: LeasingSource, done: int) -> int:
+    if done:
+        lanes.wake_later(source.alias, source.name)
+    return done

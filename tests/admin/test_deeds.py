@@ -1,0 +1,302 @@
+"""What is done to jobs, items and queues: asked about first, done by POST, noted in the log, to the right rows only."""
+
+import json
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_workqueue.models import InboxEntry, QueueRecord, WorkItem, WorkJob
+from tests.admin import scene
+from tests.admin.conftest import address
+
+pytestmark = pytest.mark.django_db
+
+ONE_OF_EACH = {"ready": 1, "leased": 1, "scheduled": 1, "stalled": 1, "completed": 1}
+
+
+def job_of(state):
+    waiting = WorkJob.objects.filter(outcome=None, lease_token=0).order_by("available_at")
+    return {
+        "ready": waiting.first,
+        "scheduled": waiting.last,
+        "leased": lambda: WorkJob.objects.exclude(lease_token=0).get(),
+    }.get(state, lambda: WorkJob.objects.filter(outcome=state).first())()
+
+
+def post(client, listed, verb, rows=(), *, confirmed=True, **more):
+    data = {"verb": verb, "scope": "chosen", "select": [json.dumps(row) for row in rows], **more}
+    if confirmed:
+        data["confirmed"] = "yes"
+    return client.post(address(f"{listed}_act"), data)
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "outcome"),
+    [
+        ("retry", "dead", None),
+        ("retry", "cancelled", None),
+        ("cancel", "ready", "cancelled"),
+        ("cancel", "leased", "cancelled"),
+        ("retry", "completed", "completed"),
+        ("cancel", "completed", "completed"),
+    ],
+)
+def test_a_job_is_retried_or_cancelled_where_it_can_be(admin_client, verb, state, outcome):
+    scene.jobs("mails", **ONE_OF_EACH)
+    job = job_of(state)
+    assert post(admin_client, "workjob", verb, [["mails", job.id]]).status_code == 302
+    assert WorkJob.objects.get(id=job.id).outcome == outcome
+
+
+def test_a_scheduled_job_runs_now(admin_client):
+    scene.jobs("mails", **ONE_OF_EACH)
+    job = job_of("scheduled")
+    post(admin_client, "workjob", "hurry", [["mails", job.id]])
+    assert WorkJob.objects.get(id=job.id).available_at < job.available_at
+
+
+def test_a_waiting_job_gets_another_priority_and_a_running_one_does_not(admin_client):
+    scene.jobs("mails", **ONE_OF_EACH)
+    jobs = [job_of("ready"), job_of("leased")]
+    post(admin_client, "workjob", "priority", [["mails", job.id] for job in jobs], priority="7")
+    assert [WorkJob.objects.get(id=job.id).priority == 7 for job in jobs] == [True, False]
+
+
+def test_a_priority_that_is_none_is_asked_for_again(admin_client):
+    scene.jobs("mails", ready=1)
+    answer = post(admin_client, "workjob", "priority", [["mails", job_of("ready").id]], priority="loud")
+    assert answer.status_code == 200
+    assert answer.context["asks"].errors
+
+
+def test_jobs_are_deleted(admin_client):
+    scene.jobs("mails", **ONE_OF_EACH)
+    rows = [["mails", number] for number in WorkJob.objects.values_list("id", flat=True)[:3]]
+    post(admin_client, "workjob", "delete", rows)
+    assert not WorkJob.objects.filter(id__in=[number for _, number in rows]).exists()
+    assert WorkJob.objects.count() == 8 - 3
+
+
+@pytest.mark.parametrize(
+    ("verb", "key", "check"),
+    [
+        ("release", "product-000002", lambda item: item.lease_token == 0),
+        ("complete", "product-000002", lambda item: item.completed_at is not None),
+        ("revive", "product-000004", lambda item: item.stalled_at is None and item.attempts == 0),
+        ("priority", "product-000001", lambda item: item.priority == 9),
+        ("remove", "product-000001", lambda item: item is None),
+    ],
+)
+def test_items_are_steered(admin_client, verb, key, check):
+    scene.items("products", **ONE_OF_EACH)
+    scene.record("products", "items")
+    post(admin_client, "items", verb, [["products", key]], priority="9")
+    assert check(WorkItem.objects.filter(queue="products", key=key).first())
+
+
+def test_a_scheduled_item_is_released_now(admin_client):
+    scene.items("products", **ONE_OF_EACH)
+    before = WorkItem.objects.get(key="product-000003").available_at
+    post(admin_client, "items", "release", [["products", "product-000003"]])
+    assert WorkItem.objects.get(key="product-000003").available_at < before
+
+
+def test_nothing_is_done_before_it_was_confirmed(admin_client):
+    scene.jobs("mails", ready=2)
+    rows = [["mails", number] for number in WorkJob.objects.values_list("id", flat=True)[:2]]
+    for scope in ("chosen", "all"):
+        answer = post(admin_client, "workjob", "delete", rows, confirmed=False, scope=scope)
+        assert answer.status_code == 200
+        assert "Are you sure" in answer.content.decode()
+    assert WorkJob.objects.filter(outcome=None).count() == 2
+    assert not LogEntry.objects.exists()
+
+
+def test_nothing_is_done_by_get(admin_client):
+    scene.jobs("mails", ready=1)
+    job = job_of("ready")
+    row = json.dumps(["mails", job.id])
+    data = {"verb": "delete", "scope": "chosen", "select": row, "confirmed": "yes"}
+    assert admin_client.get(address("workjob_act"), data).status_code == 302
+    assert admin_client.get(address("queuerecord_act"), {"verb": "pause", "name": "mails"}).status_code == 302
+    assert WorkJob.objects.filter(id=job.id).exists()
+    assert not QueueRecord.objects.filter(paused_at__isnull=False).exists()
+
+
+@pytest.mark.parametrize("there", ["workjob_act", "items_act", "queuerecord_act", "items_enqueue"])
+def test_every_change_wants_its_token_against_forgery(admin_user, there):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    assert client.post(address(there), {"verb": "pause", "name": "x", "confirmed": "yes"}).status_code == 403
+
+
+def test_all_that_match_is_steered_in_batches_and_nothing_else(admin_client, monkeypatch):
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "BATCH", 10)
+    scene.jobs("mails", ready=47, stalled=5)
+    scene.jobs("others", ready=5)
+    answer = post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails", kind="mail.invoice")
+    assert answer.status_code == 302
+    cancelled = WorkJob.objects.filter(outcome="cancelled").exclude(kind="mail.welcome", enqueued_at=None)
+    assert {job.kind for job in cancelled if job.available_at and not job.started_at} >= {"mail.invoice"}
+    assert not WorkJob.objects.filter(outcome=None, queue="mails", kind="mail.invoice").exists()
+    assert WorkJob.objects.filter(outcome=None, queue="mails").exclude(kind="mail.invoice").count() > 25
+    assert WorkJob.objects.filter(outcome=None, queue="others").count() == 5
+
+
+def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
+    from datetime import timedelta
+
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "BATCH", 10)
+    monkeypatch.setattr(steering.to_all, "__kwdefaults__", {"after": None, "budget": timedelta(0)})
+    scene.items("products", ready=25)
+    data = {"verb": "remove", "scope": "all", "state": "ready", "confirmed": "yes"}
+    left = []
+    for _ in range(5):
+        answer = admin_client.post(address("items_act"), data)
+        left.append(WorkItem.objects.count())
+        if answer.status_code == 302:
+            break
+        assert "There is more" in answer.content.decode()
+        data |= {"after": answer.context["goes_on"], "done": answer.context["done"]}
+    assert left == [15, 5, 0]
+
+
+def test_each_deed_is_in_the_log_with_its_object_and_leads_to_it(admin_client, admin_user):
+    scene.items("products", ready=1)
+    scene.jobs("mails", ready=1)
+    job = job_of("ready")
+    post(admin_client, "items", "priority", [["products", "product-000001"]], priority="3")
+    post(admin_client, "workjob", "cancel", [["mails", job.id]])
+    admin_client.post(address("queuerecord_act"), {"verb": "pause", "name": "mails", "confirmed": "yes"})
+    entries = list(LogEntry.objects.order_by("id"))
+    assert [entry.user for entry in entries] == [admin_user] * 3
+    assert [entry.content_type.model for entry in entries] == ["workitem", "workjob", "queuerecord"]
+    for entry in entries:
+        assert admin_client.get(entry.get_admin_url(), follow=True).status_code == 200
+
+
+def test_a_deed_on_all_that_match_is_one_entry_that_tells_the_filter(admin_client):
+    scene.jobs("mails", ready=5)
+    post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails")
+    (entry,) = LogEntry.objects.all()
+    assert "queue=mails" in entry.get_change_message()
+    assert entry.get_change_message().endswith(": 5")
+
+
+NO_SELECTIONS = ["[", "[1]", '["mails", "1"]', '["mails", 1.5]', '{"a": 1}', '["a\\u0000b", 1]', f'["a", {2**70}]']
+
+
+@pytest.mark.parametrize("selection", NO_SELECTIONS)
+def test_a_selection_that_is_none_is_passed_over(admin_client, selection):
+    data = {"verb": "cancel", "scope": "chosen", "select": selection, "confirmed": "yes"}
+    assert admin_client.post(address("workjob_act"), data).status_code == 302
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("cursor", ["x", "W10=", "WzEsMiwzXQ==", "bnVsbA==", "Ly8=", "é"])
+def test_a_cursor_that_is_none_shows_the_first_page(admin_client, cursor):
+    scene.items("products", ready=2)
+    assert len(admin_client.get(address("items_changelist", after=cursor)).context["rows"]) == 2
+
+
+def test_nobody_is_sent_to_another_site(admin_client):
+    answer = post(admin_client, "workjob", "", back="https://elsewhere.example/")
+    assert answer["Location"].startswith("/admin/")
+
+
+# Queues
+
+
+def lever(client, verb, name, **more):
+    return client.post(address("queuerecord_act"), {"verb": verb, "name": name, "confirmed": "yes", **more})
+
+
+def test_a_queue_is_paused_and_resumed(admin_client):
+    from django_workqueue import JobQueue
+
+    queue = JobQueue("mails")
+    scene.jobs("mails", ready=1)
+    lever(admin_client, "pause", "mails")
+    assert queue.is_paused()
+    assert "paused" in admin_client.get(address("dashboard")).content.decode()
+    lever(admin_client, "resume", "mails")
+    assert not queue.is_paused()
+
+
+@pytest.mark.parametrize(("what", "left"), [("waiting", 3), ("finished", 3), ("everything", 0)])
+def test_a_keyed_queue_is_purged_of_what_was_chosen(admin_client, what, left):
+    scene.items("products", **ONE_OF_EACH)
+    scene.items("others", ready=1)
+    InboxEntry.objects.bulk_create([])
+    lever(admin_client, "purge", "products", what=what)
+    assert WorkItem.objects.filter(queue="products").count() == left
+    assert WorkItem.objects.filter(queue="others").count() == 1
+
+
+@pytest.mark.parametrize(("what", "left"), [("waiting", 6), ("finished", 3), ("everything", 0)])
+def test_a_job_queue_is_purged_of_what_was_chosen(admin_client, what, left):
+    scene.jobs("mails", **ONE_OF_EACH)
+    lever(admin_client, "purge", "mails", what=what)
+    assert WorkJob.objects.filter(queue="mails").count() == left
+
+
+def test_a_purge_reaches_into_the_inbox(admin_client):
+    from django_workqueue import Queue
+
+    Queue("products").enqueue("a")
+    assert InboxEntry.objects.count() == 1
+    lever(admin_client, "purge", "products", what="waiting")
+    assert InboxEntry.objects.count() == 0
+
+
+def test_all_that_is_dead_or_stalled_is_retried(admin_client):
+    scene.items("products", stalled=3, completed=1)
+    scene.jobs("mails", stalled=3, completed=1)
+    for name in ("products", "mails"):
+        lever(admin_client, "retry", name)
+    assert not WorkItem.objects.filter(stalled_at__isnull=False).exists()
+    assert not WorkJob.objects.filter(outcome="dead").exists()
+    assert WorkJob.objects.filter(outcome="cancelled").count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_is_given_a_partition_of_its_own_and_gives_it_up(admin_client):
+    from django_workqueue.partitions import partitions
+
+    scene.items("products", ready=3)
+    lever(admin_client, "partition", "products")
+    assert "products" in {each.queue for each in partitions()}
+    assert "of its own" in admin_client.get(address("queuerecord_detail", name="products")).content.decode()
+    lever(admin_client, "unpartition", "products")
+    assert "products" not in {each.queue for each in partitions()}
+    assert WorkItem.objects.count() == 3
+
+
+def test_a_key_is_enqueued_by_hand(admin_client):
+    scene.record("products", "items")
+    form = {"queue": "products", "key": " a key ", "priority": "2", "delay": "0"}
+    answer = admin_client.post(address("items_enqueue"), form)
+    assert answer.status_code == 302
+    assert InboxEntry.objects.get().key == " a key "
+    assert admin_client.get(answer["Location"]).context["state"] == "arriving"
+    assert LogEntry.objects.get().content_type.model == "workitem"
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "x" * 513, "ä" * 300, "a\x00b"])
+def test_a_key_that_cannot_be_is_refused_in_words(admin_client, key):
+    scene.record("products", "items")
+    form = {"queue": "products", "key": key, "priority": "0", "delay": "0"}
+    answer = admin_client.post(address("items_enqueue"), form)
+    assert answer.context["form"].errors["key"]
+    assert not InboxEntry.objects.exists()
+
+
+def test_a_key_that_the_queue_here_cannot_decode_is_refused(admin_client):
+    form = {"queue": "tiles", "key": "no tile", "priority": "0", "delay": "0"}
+    answer = admin_client.post(address("items_enqueue"), form)
+    assert "does not decode" in str(answer.context["form"].errors)

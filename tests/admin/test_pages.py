@@ -1,0 +1,114 @@
+"""Each page answers, whatever it is asked for and whatever the queues hold."""
+
+import pytest
+
+from tests.admin import scene
+from tests.admin.conftest import address
+
+pytestmark = pytest.mark.django_db
+
+STATES = {
+    "workjob": ["", "ready", "scheduled", "leased", "completed", "dead", "cancelled"],
+    "items": ["", "ready", "scheduled", "leased", "stalled", "completed", "arriving"],
+}
+
+
+@pytest.mark.parametrize("name", ["dashboard", "workjob_changelist", "items_changelist"])
+@pytest.mark.parametrize("also", ["queuerecord_changelist", "workerrecord_changelist"])
+def test_every_page_answers_without_a_single_row(admin_client, name, also):
+    assert admin_client.get(address(name)).status_code == 200
+    assert admin_client.get(address(also)).status_code == 200
+
+
+@pytest.mark.parametrize(("listed", "state"), [(listed, state) for listed in STATES for state in STATES[listed]])
+def test_every_list_shows_its_rows(admin_client, listed, state):
+    counts = {"ready": 3, "leased": 3, "scheduled": 3, "stalled": 3, "completed": 3}
+    scene.items("products", **counts)
+    scene.jobs("mails", **counts)
+    for queue in ("", "products" if listed == "items" else "mails"):
+        answer = admin_client.get(address(f"{listed}_changelist", state=state, queue=queue))
+        assert answer.status_code == 200
+        rows = answer.context["rows"]
+        assert len(rows) == (18 if listed == "workjob" else 15) if not state else state == "arriving" or len(rows) == 3
+        assert {row["item" if listed == "items" else "job"].state for row in rows} == {state} - {
+            "",
+            "arriving",
+        } or not state
+
+
+@pytest.mark.parametrize("span", ["", "1h", "24h", "7d", "nonsense"])
+def test_the_dashboard_and_a_queue_show_every_span(admin_client, span):
+    scene.whole()
+    assert admin_client.get(address("dashboard", span=span)).status_code == 200
+    shown = admin_client.get(address("queuerecord_detail", name="mails", span=span))
+    assert shown.status_code == 200
+
+
+def test_a_job_shows_its_payload_errors_and_tracebacks(admin_client):
+    from django_workqueue.models import WorkJob
+
+    scene.jobs("mails", stalled=1)
+    job = WorkJob.objects.get(outcome="dead")
+    shown = admin_client.get(address("workjob_change", job.id)).content.decode()
+    assert "shop.mail.MailboxFull" in shown
+    assert "server.deliver(message)" in shown
+    assert "user1@example.org" in shown
+    assert "attempt 2 failed: MailboxFull" in shown
+
+
+def test_a_job_is_found_by_its_number(admin_client):
+    from django_workqueue.models import WorkJob
+
+    scene.jobs("mails", ready=2)
+    job = WorkJob.objects.order_by("id")[0]
+    answer = admin_client.get(address("workjob_changelist", id=job.id))
+    assert answer["Location"] == address("workjob_change", job.id)
+
+
+def test_jobs_are_found_by_kind_and_by_what_their_payload_contains(admin_client):
+    scene.jobs("mails", ready=9)
+    found = admin_client.get(address("workjob_changelist", kind="mail.invoice")).context["rows"]
+    assert [row["job"].kind for row in found] == ["mail.invoice"] * 4 or len(found) == 4
+    found = admin_client.get(address("workjob_changelist", payload='{"order": 4}', state="ready")).context["rows"]
+    assert len(found) == 1
+
+
+def test_a_filter_that_is_not_understood_is_told_so(admin_client):
+    answer = admin_client.get(address("workjob_changelist", payload='{"order": '))
+    assert answer.status_code == 200
+    assert answer.context["form"].errors
+
+
+def test_items_are_found_by_the_beginning_of_their_key(admin_client):
+    scene.items("products", ready=30)
+    found = admin_client.get(address("items_changelist", key="product-00001")).context["rows"]
+    assert [row["item"].ident for row in found] == [f"product-00001{n}" for n in range(10)]
+
+
+def test_an_item_shows_its_error(admin_client):
+    scene.items("products", stalled=1)
+    shown = admin_client.get(address("items_detail", queue="products", key="product-000001"))
+    assert "the supplier did not answer" in shown.content.decode()
+    assert shown.context["state"] == "stalled"
+
+
+def test_what_is_not_there_is_not_found(admin_client):
+    for there in (
+        address("workjob_change", 999),
+        address("workjob_change", 2**70),
+        address("items_detail", queue="none", key="none"),
+        address("items_detail", queue="a\x00b", key="c"),
+        address("queuerecord_detail", name="none"),
+        address("dashboard") + "?database=none",
+    ):
+        assert admin_client.get(there).status_code == 404
+
+
+def test_workers_that_fell_silent_are_told_apart(admin_client):
+    from datetime import timedelta
+
+    scene.worker("web-1", ["mails"])
+    scene.worker("old-1", ["mails"], silence=timedelta(minutes=5))
+    answer = admin_client.get(address("workerrecord_changelist"))
+    assert [worker.id for worker in answer.context["workers"]] == ["web-1"]
+    assert [worker.id for worker in answer.context["silent"]] == ["old-1"]
