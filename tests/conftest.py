@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,28 @@ def wait_until() -> Callable[..., Any]:
 def aside() -> Callable[..., Any]:
     """`aside(work, *args)`: run it in a thread of its own; a Future."""
     return interleave.aside
+
+
+@pytest.fixture
+def waiting(connect: Connect) -> Callable[[Callable[[], Any]], Future[Any]]:
+    """`waiting(work)`: run it in a thread of its own until its Django connection waits for a lock; a Future."""
+    observer = connect()
+
+    def start(work: Callable[[], Any]) -> Future[Any]:
+        pids: list[int] = []
+
+        def run() -> Any:
+            with connections["default"].cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                pids.append(cursor.fetchone()[0])
+            return work()
+
+        future = interleave.aside(run)
+        interleave.wait_until(lambda: future.done() or (pids and interleave.waits_for_lock(observer, pids[0])))
+        assert not future.done(), f"it did not wait: {future.exception() or future.result()}"
+        return future
+
+    return start
 
 
 @pytest.fixture

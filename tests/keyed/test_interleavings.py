@@ -9,7 +9,6 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from django.db import connection as django_connection
 
 from django_workqueue import inbox
 from django_workqueue.managers import new_token
@@ -106,28 +105,6 @@ class Other:
 @pytest.fixture
 def other(connect, name):
     return Other(connect(autocommit=False), name)
-
-
-@pytest.fixture
-def waiting(aside, connect, wait_until):
-    """Run a writer on a thread of its own, until it waits for a lock; a Future."""
-    observer = connect()
-
-    def start(work):
-        pids = []
-
-        def run():
-            with django_connection.cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                pids.append(cursor.fetchone()[0])
-            return work()
-
-        future = aside(run)
-        wait_until(lambda: future.done() or (pids and interleave.waits_for_lock(observer, pids[0])))
-        assert not future.done(), f"it did not wait: {future.exception() or future.result()}"
-        return future
-
-    return start
 
 
 @pytest.fixture
