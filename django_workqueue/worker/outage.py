@@ -19,29 +19,31 @@ FIRST, CEILING = 0.1, 5.0  # seconds
 
 
 class Outage:
-    """One alias's state, shared by the threads that use it: the first to fail says so, the first to succeed too."""
+    """One alias's state, shared by the threads that use it: the first to fail says so, and the last to recover."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self.since: float | None = None
-        self._lock = threading.Lock()  # guards since
+        self.failing: set[str] = set()  # the parts whose last try failed
+        self._since = 0.0
+        self._lock = threading.Lock()  # guards both
 
     def began(self, part: str, error: BaseException) -> None:
-        """Something failed."""
+        """A part has failed."""
         with self._lock:
-            if self.since is not None:
-                return
-            self.since = time.monotonic()
-        journal.gone(self.alias, part, error)
+            first = not self.failing
+            self.failing.add(part)
+            if first:
+                self._since = time.monotonic()
+        if first:
+            journal.gone(self.alias, part, error)
 
-    def ended(self) -> None:
-        """Something succeeded."""
-        if self.since is None:
-            return
+    def ended(self, part: str) -> None:
+        """A part that had failed has succeeded."""
         with self._lock:
-            since, self.since = self.since, None
-        if since is not None:
-            journal.back(self.alias, time.monotonic() - since)
+            self.failing.discard(part)
+            over, seconds = not self.failing, time.monotonic() - self._since
+        if over:
+            journal.back(self.alias, seconds)
 
 
 class Patience:
@@ -57,8 +59,8 @@ class Patience:
         """All is well."""
         self._wait = FIRST
         self._refused = False
-        if self.outage.since is not None:
-            self.outage.ended()
+        if self.part in self.outage.failing:
+            self.outage.ended(self.part)
 
     def failed(self, error: BaseException) -> tuple[float, bool]:
         """What to do about a failure: seconds to wait, and whether the connection must be remade."""
