@@ -16,11 +16,14 @@ from django_workqueue.discovery import autodiscover
 from .counts import Counts
 from .shift import Options
 from .signals import Signals
+from .supervise import Beside
 from .worker import Worker
 
 
-def serve(names: Sequence[str], options: Options, *, using: str | None = None) -> Counts:
+def serve(names: Sequence[str], options: Options, *, using: str | None = None, beside: Sequence[Beside] = ()) -> Counts:
     """Work the named queues (none: every one with a handler) until stopped or finished; what was done.
+
+    What is `beside` runs in the supervisor as long as that does.
 
     Raises `Unworkable` for an unknown name, or if there is no handler.
     """
@@ -29,7 +32,7 @@ def serve(names: Sequence[str], options: Options, *, using: str | None = None) -
         worker = Worker(list(names) or None, using=using)
         if signals.received:
             return Counts()
-        return worker.work(options, signals, supervised=True)
+        return worker.work(options, signals, supervised=True, beside=beside)
 
 
 def reloading(names: Sequence[str], options: Options, *, using: str | None = None) -> Counts:

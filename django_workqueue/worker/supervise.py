@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from django.db import connections
 
@@ -42,6 +42,23 @@ NEVER = float("inf")
 Work = Callable[[socket.socket, int, Counts], int]
 
 
+class Threaded(Protocol):
+    """What has a thread in the supervisor, which is stopped while it forks."""
+
+    def start(self) -> None:
+        """Begin, or go on."""
+
+    def stop(self, timeout: float) -> bool:
+        """Have neither thread nor connection; whether that came about in time."""
+
+
+class Beside(Threaded, Protocol):
+    """What else runs in the supervisor, such as a server of metrics."""
+
+    def close(self) -> None:
+        """In a child: let go of what is the supervisor's."""
+
+
 class Supervisor:
     """Keeps `processes` children at `work` until they are finished, or it is told to stop."""
 
@@ -54,6 +71,7 @@ class Supervisor:
         shutdown_timeout: float,
         max_seconds: float | None = None,
         signals: Signals,
+        beside: Sequence[Beside] = (),
     ) -> None:
         self._lanes = {lane.number: lane for lane in lanes}
         self._work = work
@@ -73,6 +91,8 @@ class Supervisor:
         for alias in {lane.source.alias for lane in lanes}:
             shortest = min(lane.seconds for lane in lanes if lane.source.alias == alias)
             self._renewers[alias] = Renewer(alias, Outage(alias), shortest=shortest)
+        self._beside = beside
+        self._threads: list[Threaded] = [*self._renewers.values(), *beside]
         # A handler without a timeout may hold the GIL for as long as it likes.
         timeouts = [lane.longest for lane in lanes]
         leases = max(lane.seconds for lane in lanes)
@@ -92,8 +112,8 @@ class Supervisor:
             self._listen(self._timeout(monotonic()))
             self._reap()
             self._look_after(monotonic())
-        for renewer in self._renewers.values():
-            renewer.stop(1.0)
+        for thread in self._threads:
+            thread.stop(1.0)
         self._selector.close()
         return sum(self._done, Counts())
 
@@ -105,18 +125,18 @@ class Supervisor:
     # children
 
     def _start_due(self, now: float) -> None:
-        """Fork the children that are due. Meanwhile no renewer has a thread or connection for them to inherit."""
+        """Fork the children that are due. Meanwhile there is no thread or connection for them to inherit."""
         due = [number for at, number in self._to_start if at <= now]
         if not due or self._stop_asked:
             return
-        if not all([renewer.stop(QUIET_WITHIN) for renewer in self._renewers.values()]):  # noqa: C419 - every one
+        if not all([thread.stop(QUIET_WITHIN) for thread in self._threads]):  # noqa: C419 - every one
             self._to_start = [(max(at, now + 1.0), number) for at, number in self._to_start]
         else:
             self._to_start = [(at, number) for at, number in self._to_start if number not in due]
             for number in due:
                 self._fork(number)
-        for renewer in self._renewers.values():
-            renewer.start()
+        for thread in self._threads:
+            thread.start()
 
     def _fork(self, number: int) -> None:
         connections.close_all()
@@ -140,6 +160,8 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             self._selector.close()
             ours.close()
+            for each in self._beside:
+                each.close()
             for sibling in self._children.values():
                 sibling.line.close()  # or nobody would notice that the supervisor is gone
             code = self._work(theirs, number, self._done[number])

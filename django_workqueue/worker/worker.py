@@ -19,7 +19,7 @@ from .counts import Counts
 from .lane import Lane, lanes_of
 from .shift import CONCURRENCY, SHUTDOWN_TIMEOUT, Options, Shift, child_shift
 from .signals import Signals
-from .supervise import Supervisor
+from .supervise import Beside, Supervisor
 
 ZERO = timedelta(0)
 ENOUGH = 5.0  # seconds beyond its timeout that a stop may take
@@ -107,7 +107,9 @@ class Worker:
         """The sources that are worked. Raises `Unworkable`, a `ValueError`, if there is nothing to work."""
         return _sources(self._queues, self._using)
 
-    def work(self, options: Options, signals: Signals, *, supervised: bool = False) -> Counts:
+    def work(
+        self, options: Options, signals: Signals, *, supervised: bool = False, beside: Sequence[Beside] = ()
+    ) -> Counts:
         """Work with these options; with one process in this very one, unless it is to be `supervised`."""
         if not self._ended.is_set():
             raise RuntimeError("this worker is running already")
@@ -116,7 +118,7 @@ class Worker:
         self._ended.clear()
         try:
             if supervised or options.processes > 1:
-                return self._supervise(lanes, options, signals)
+                return self._supervise(lanes, options, signals, beside)
             return self._do(lanes, options, signals)
         finally:
             self._shift = None
@@ -133,7 +135,7 @@ class Worker:
             raise WornOut("half of the handler threads were lost to handlers that ignore their timeout")
         return counts
 
-    def _supervise(self, lanes: Sequence[Lane], options: Options, signals: Signals) -> Counts:
+    def _supervise(self, lanes: Sequence[Lane], options: Options, signals: Signals, beside: Sequence[Beside]) -> Counts:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("several processes are supervised from the main thread only")
         supervisor = self._shift = Supervisor(
@@ -143,6 +145,7 @@ class Worker:
             shutdown_timeout=options.shutdown_timeout.total_seconds(),
             max_seconds=options.max_seconds,
             signals=signals,
+            beside=beside,
         )
         if self._stop_asked:
             supervisor.stop()

@@ -6,11 +6,14 @@ import logging
 import sys
 from argparse import ArgumentTypeError
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_workqueue.worker import Counts, Options, Unworkable, reloading, serve
+
+if TYPE_CHECKING:
+    from django_workqueue.prometheus import MetricsServer
 
 
 class Command(BaseCommand):
@@ -53,6 +56,12 @@ class Command(BaseCommand):
             help=f"seconds that running handlers have when asked to stop (default: {usual.shutdown_timeout.seconds})",
         )
         parser.add_argument(
+            "--metrics-port",
+            type=_address,
+            metavar="[ADDRESS:]PORT",
+            help="serve metrics for Prometheus there, of all queues (needs the extra: django-workqueue[prometheus])",
+        )
+        parser.add_argument(
             "--reload", action="store_true", help="start again when code changes; one process, for development"
         )
 
@@ -68,11 +77,21 @@ class Command(BaseCommand):
             max_items=given["max_items"],
             max_seconds=given["max_seconds"].total_seconds() if given["max_seconds"] else None,
         )
-        run = reloading if given["reload"] else serve
+        server = _metrics_server(given["metrics_port"]) if given["metrics_port"] else None
+        if server and given["reload"]:
+            raise CommandError("--metrics-port does not go with --reload, which has no supervisor to serve them.")
+        beside = [server] if server else []
         try:
-            counts: Counts = run(given["queues"], options, using=given["database"])
+            counts: Counts = (
+                reloading(given["queues"], options, using=given["database"])
+                if given["reload"]
+                else serve(given["queues"], options, using=given["database"], beside=beside)
+            )
         except Unworkable as error:
             raise CommandError(str(error)) from error
+        finally:
+            for each in beside:
+                each.close()
         if given["verbosity"] > 0 and not given["reload"]:
             self.stdout.write(f"{counts}\n")
         if options.drain and counts.failed:
@@ -87,6 +106,25 @@ class Command(BaseCommand):
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+def _metrics_server(where: tuple[str, int]) -> MetricsServer:
+    try:
+        from django_workqueue.prometheus import MetricsServer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise CommandError("--metrics-port needs an extra: pip install 'django-workqueue[prometheus]'") from error
+    address, port = where
+    try:
+        return MetricsServer(port, address=address)
+    except OSError as error:
+        raise CommandError(f"Metrics cannot be served on port {port}: {error}") from error
+
+
+def _address(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ArgumentTypeError(f"expected PORT or ADDRESS:PORT, not {text!r}")
+    return address.strip("[]"), int(port)
 
 
 def _positive(text: str) -> int:
