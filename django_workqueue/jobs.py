@@ -14,13 +14,13 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from . import arguments, database, engine, payloads, stats
+from . import arguments, database, engine, payloads, stats, tracing
 from .backoff import Backoff, exponential
 from .exceptions import Retry
 from .faces import Face
 from .keys import check_name, check_priority, has_control_characters
 from .lanes import due_after
-from .listed import Job, ListedSource, Settings, Waiting
+from .listed import Job, ListedSource, Settings, Waiting, carry
 from .payloads import JSON
 from .stats import QueueStats
 from .status import JobStatus
@@ -172,6 +172,13 @@ class JobQueue(Face[ListedSource]):
         timeout = self._admit(timeout)
         if not waiting:
             return []
+        with tracing.enqueueing(self.name, len(waiting), waiting[0].kind) as sending:
+            carry(sending.carried, waiting)
+            ids = self._put(waiting, timeout)
+            sending.sent(ids)
+            return ids
+
+    def _put(self, waiting: list[Waiting], timeout: float) -> list[int]:
         source = self.source
         if database.inside_transaction(source.alias):
             ids = source.enqueue_inside(waiting)
@@ -184,6 +191,13 @@ class JobQueue(Face[ListedSource]):
         timeout = self._admit(timeout)
         if not waiting:
             return []
+        with tracing.enqueueing(self.name, len(waiting), waiting[0].kind) as sending:
+            carry(sending.carried, waiting)
+            ids = await self._aput(waiting, timeout)
+            sending.sent(ids)
+            return ids
+
+    async def _aput(self, waiting: list[Waiting], timeout: float) -> list[int]:
         source = self.source
         if await database.ainside_transaction(source.alias):
             ids = await sync_to_async(source.enqueue_inside)(waiting)

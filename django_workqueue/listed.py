@@ -12,7 +12,7 @@ import os
 import time
 import traceback
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -21,7 +21,7 @@ from django.conf import settings as django_settings
 from django.db import DatabaseError, IntegrityError, connections
 from django.utils import timezone
 
-from . import database, lanes, metrics, notify, payloads
+from . import database, lanes, metrics, notify, payloads, tracing
 from .backoff import exponential
 from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
@@ -609,6 +609,13 @@ def moment(epoch_us: int) -> datetime:
     """A server's time for people: aware, or local without a zone where `USE_TZ` is off."""
     aware = datetime.fromtimestamp(epoch_us / 1_000_000, UTC)
     return aware if django_settings.USE_TZ else timezone.make_naive(aware)
+
+
+def carry(carried: Mapping[str, str], entries: Iterable[Waiting]) -> None:
+    """Let jobs carry a trace's context in their metadata."""
+    if carried:
+        for entry in entries:
+            entry.metadata = json.dumps(json.loads(entry.metadata) | {tracing.METADATA: dict(carried)})
 
 
 def error_entry(error: BaseException | None) -> str | None:

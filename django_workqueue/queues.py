@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
-from . import arguments, database, engine, stats
+from . import arguments, database, engine, stats, tracing
 from .backoff import Backoff, exponential
 from .faces import Face
 from .keyed import Item, KeyedSource, Settings, Waiting
@@ -145,10 +145,11 @@ class Queue(Face[KeyedSource], Generic[K]):
         if not waiting:
             return
         source = self.source
-        if database.inside_transaction(source.alias):
-            source.enqueue_inside(waiting)
-        else:
-            source.commits.batcher.submit(source.lane, waiting, timeout)
+        with tracing.enqueueing(self.name, len(waiting)):
+            if database.inside_transaction(source.alias):
+                source.enqueue_inside(waiting)
+            else:
+                source.commits.batcher.submit(source.lane, waiting, timeout)
         engine.enqueued(source)
 
     async def _aenqueue(self, waiting: list[Waiting], timeout: float | None) -> None:
@@ -156,10 +157,11 @@ class Queue(Face[KeyedSource], Generic[K]):
         if not waiting:
             return
         source = self.source
-        if await database.ainside_transaction(source.alias):
-            await sync_to_async(source.enqueue_inside)(waiting)
-        else:
-            await source.commits.batcher.asubmit(source.lane, waiting, timeout)
+        with tracing.enqueueing(self.name, len(waiting)):
+            if await database.ainside_transaction(source.alias):
+                await sync_to_async(source.enqueue_inside)(waiting)
+            else:
+                await source.commits.batcher.asubmit(source.lane, waiting, timeout)
         if engine.after_enqueue:
             await sync_to_async(engine.enqueued)(source)
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from inspect import iscoroutine
 from typing import Any
 
-from django_workqueue import payloads
+from django_workqueue import payloads, tracing
 from django_workqueue.arguments import LONGEST
 from django_workqueue.backoff import exponential
 from django_workqueue.engine import Handler, Outcome, Verb
@@ -28,7 +28,7 @@ class Call:
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        self.fn: Callable[[Any], Any] = middleware.around(handler)
+        self.fn: Callable[[Any], Any] = tracing.around(handler, middleware.around(handler))
         self.timeout = handler.timeout.total_seconds() if handler.timeout is not None else None
 
     def returned(self, work: Any, result: Any, ran: float = 0.0) -> Outcome:

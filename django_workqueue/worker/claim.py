@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
-from django_workqueue import metrics
+from django_workqueue import metrics, tracing
 from django_workqueue.database import Connection
 from django_workqueue.engine import Claim
 
@@ -175,6 +175,7 @@ class Claimer:
             return
         self._patience.succeeded()
         if claim.works:
+            tracing.claimed(lane.source.name, claim.works, monotonic() - sent_at)
             self._take_in_hand(lane, claim)
         elif quiet and not claim.full:
             look.dry = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
-from django_workqueue import conf
+from django_workqueue import conf, tracing
 from django_workqueue import lanes as enqueues
 
 from .counts import Counts
@@ -101,7 +101,8 @@ def child_shift(
     signals.on_stop(shift.stop)
     shift.run()
     crew = shift.crew
-    enqueues.rest(1.0)  # the process ends without ceremony: let go of the last wakes and counters
+    enqueues.rest(1.0)  # the process ends without ceremony: let go of the last wakes, counters and spans
+    tracing.flush()
     keepers[0].say_goodbye(finished=crew.finished and not crew.worn_out)
     return WORN_OUT if crew.worn_out else 0
 
