@@ -206,10 +206,10 @@ def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequenc
         yield sequence[start : start + size]
 
 
-def apart(outcomes: Sequence[T], ident: Callable[[T], Any], size: int = MAX_STATEMENT) -> Iterator[list[T]]:
+def apart(outcomes: Sequence[T], ident: Callable[[T], Any], size: int = MAX_STATEMENT) -> Iterator[Sequence[T]]:
     """Sorted pieces that name nothing twice (a straggler and its successor may settle together)."""
     rest = sorted(outcomes, key=ident)
-    while rest:
+    while len(set(map(ident, rest))) < len(rest):
         chunk: dict[Any, T] = {}
         later: list[T] = []
         for outcome in rest:
@@ -217,20 +217,25 @@ def apart(outcomes: Sequence[T], ident: Callable[[T], Any], size: int = MAX_STAT
                 later.append(outcome)  # noqa: PERF401
         yield list(chunk.values())
         rest = later
+    yield from chunks(rest, size)
 
 
-def by_claim(outcomes: Sequence[Outcome], ident: Callable[[Outcome], Any]) -> Iterator[list[Outcome]]:
+def by_claim(outcomes: Sequence[Outcome], ident: Callable[[Outcome], Any]) -> Iterator[Sequence[Outcome]]:
     """Sorted pieces of one claim each where claims are large, else of many small ones together.
 
     A statement fenced by one token is cheaper than one fenced by an array of them.
     """
-    groups: dict[int, list[Outcome]] = {}
+    groups: dict[Fence, list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault(_token(outcome.work), []).append(outcome)
+        fence = outcome.work._fence
+        if fence in groups:
+            groups[fence].append(outcome)
+        else:
+            groups[fence] = [outcome]
     small: list[Outcome] = []
     for group in groups.values():
         if len(group) >= 32 or len(groups) == 1:
-            yield from apart(group, ident)
+            yield from chunks(sorted(group, key=ident), MAX_STATEMENT)  # one claim names nothing twice
         else:
             small += group
     yield from apart(small, ident)
