@@ -8,9 +8,10 @@ from __future__ import annotations
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from time import monotonic
 from typing import Any
 
-from django.db import close_old_connections, connections
+from django.db import DatabaseError, InterfaceError, close_old_connections, connections
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -18,6 +19,9 @@ from .collector import WorkqueueCollector
 
 CLIENT_PATIENCE = 5.0  # seconds that a client may take over its request, or over reading the answer
 TICK = 0.1  # seconds after which a stop is noticed
+FRESH = 5.0  # seconds after which a queue is looked at again …
+SHARE = 10  # … or where a look takes long, so many times that after the last one
+INTEREST = 300.0  # seconds after a scrape for which this goes on
 
 
 class MetricsServer:
@@ -25,11 +29,14 @@ class MetricsServer:
 
     def __init__(self, port: int, *, address: str = "", collector: WorkqueueCollector | None = None) -> None:
         registry = CollectorRegistry()
-        registry.register(collector or WorkqueueCollector())
+        self._collector = collector or WorkqueueCollector()
+        self._collector.is_kept_fresh = True
+        registry.register(self._collector)
         self._server = _Server((address, port), type("Handler", (_Handler,), {"registry": registry}))
         self.port: int = self._server.server_address[1]
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._refresh_at = 0.0
 
     def start(self) -> None:
         """Answer from now on."""
@@ -55,12 +62,25 @@ class MetricsServer:
         try:
             while not stop.is_set():
                 self._server.handle_request()
+                if monotonic() < self._server.asked_at + INTEREST and monotonic() >= self._refresh_at:
+                    self._refresh()
         finally:
             connections.close_all()
+
+    def _refresh(self) -> None:
+        """Look at one queue between scrapes, as long as there are any, so that these are quick."""
+        began = monotonic()
+        try:
+            looked = self._collector.refresh(older_than=FRESH)
+        except (DatabaseError, InterfaceError):  # the next scrape says so
+            looked = True
+            connections.close_all()
+        self._refresh_at = monotonic() + (SHARE * (monotonic() - began) if looked else 1.0)
 
 
 class _Server(HTTPServer):
     timeout = TICK
+    asked_at = float("-inf")
     request_queue_size = 32
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
@@ -89,6 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        if isinstance(self.server, _Server):
+            self.server.asked_at = monotonic()
         close_old_connections()
         try:
             body = encode(self.registry)

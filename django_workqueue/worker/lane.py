@@ -92,7 +92,6 @@ class Lane:
         self.number = number
         self.handlers = handlers
         self.source: Source = first.source
-        self.has_kinds = first.kind is not None
         self._kinds = None if first.kind is None else _kinds(handlers)
         self._seen = len(self.source.handlers)
         self.lease: timedelta = first.lease

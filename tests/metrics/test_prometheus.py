@@ -180,6 +180,32 @@ def test_a_worker_serves_metrics_of_what_its_processes_do(shop, goods):  # noqa:
     assert process.wait(30) == 0
 
 
+def test_gauges_are_kept_fresh_between_scrapes(queue, monkeypatch):
+    from django_workqueue.prometheus import server as serving
+
+    monkeypatch.setattr(serving, "FRESH", 0.05)
+    collector = WorkqueueCollector("default")
+    server = MetricsServer(0, address="127.0.0.1", collector=collector)
+    queue.enqueue("a")
+    key = ("default", queue.name)
+
+    def scrape():
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    try:
+        server.start()
+        scrape()
+        first = collector._stats[key]
+        queue.enqueue("b")
+        wait_until(lambda: collector._stats[key][0].ready == 2)
+        assert collector._stats[key][1] > first[1]
+        assert re.search(rf'workqueue_entries{{.*{queue.name}",state="ready"}} 2.0', scrape())
+        assert server.stop(10)
+    finally:
+        server.close()
+
+
 def test_a_port_in_use_is_told_in_a_sentence(db):
     server = MetricsServer(0, address="127.0.0.1")
     try:
