@@ -1,6 +1,8 @@
 """The doctor: every finding produced for real, and found; a healthy database has none."""
 
+import contextlib
 import json
+import os
 import time
 from copy import deepcopy
 from datetime import timedelta
@@ -11,11 +13,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test import override_settings
 
-from django_workqueue import doctor
+from django_workqueue import doctor, notify
 from django_workqueue.doctor import Limits, Severity
 from django_workqueue.models import WorkItem
 from testproject import postgres
 from tests.interleave import wait_until
+from tests.relay import relayed
 
 NONE = timedelta(0)
 USUAL = Limits()
@@ -65,18 +68,30 @@ def test_a_long_statement_is_found(connect, aside):
         done.result(timeout=10)
 
 
+@contextlib.contextmanager
+def elsewhere(server):
+    """The alias `elsewhere`, for another server."""
+    alias = deepcopy(connections.settings["default"])
+    with psycopg.connect(server.url) as session:
+        alias.update(HOST=session.info.host, PORT=session.info.port, USER=session.info.user, NAME=session.info.dbname)
+    connections.settings["elsewhere"] = alias
+    try:
+        yield
+    finally:
+        connections["elsewhere"].close()
+        del connections["elsewhere"]
+        del connections.settings["elsewhere"]
+
+
 def test_prepared_transactions_and_slots_are_found():
     settings = postgres.QUICK | {"max_prepared_transactions": "5", "wal_level": "logical"}
     server = postgres.throwaway(settings=settings).start()
-    alias = deepcopy(connections.settings["default"])
     with psycopg.connect(server.url, autocommit=True) as session:
-        alias.update(HOST=session.info.host, PORT=session.info.port, USER=session.info.user, NAME=session.info.dbname)
         session.execute("CREATE TABLE anything (n int)")
         session.execute("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
         session.execute("BEGIN; INSERT INTO anything VALUES (1); PREPARE TRANSACTION 'it''s lost'")
         session.execute("SELECT pg_current_xact_id()")
-    connections.settings["elsewhere"] = alias
-    try:
+    with elsewhere(server):
         (unmigrated,) = doctor.examine("elsewhere")
         assert (unmigrated.code, unmigrated.severity) == ("unapplied-migrations", Severity.SERIOUS)
         assert "migrate workqueue --database elsewhere" in unmigrated.advice
@@ -91,11 +106,41 @@ def test_prepared_transactions_and_slots_are_found():
             session.execute("ALTER SYSTEM SET autovacuum = off")
             session.execute("SELECT pg_reload_conf()")
         wait_until(lambda: found("autovacuum-off", using="elsewhere", about="on the server"))
-    finally:
-        connections["elsewhere"].close()
-        del connections["elsewhere"]
-        del connections.settings["elsewhere"]
-        server.close()
+    server.close()
+
+
+def test_a_standby_and_its_slot_that_hold_rows_are_found():
+    server = postgres.throwaway().start()
+    if not (server.binaries / "pg_basebackup").exists():
+        pytest.skip("this PostgreSQL has no pg_basebackup")
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
+    standbys = [postgres.Server(server.home / name, settings=postgres.QUICK | feedback) for name in ("free", "slotted")]
+    with elsewhere(server), contextlib.ExitStack() as stack:
+        call_command("migrate", "workqueue", database="elsewhere", verbosity=0)
+        for standby in standbys:
+            standby.home.mkdir()
+            if standby.account:
+                os.chown(standby.home, standby.account.pw_uid, standby.account.pw_gid)
+            slot = ["-C", "-S", "its_slot"] if standby.home.name == "slotted" else []
+            where = ["-D", str(standby.data), "-h", server.socket, "-U", "postgres"]
+            server._check("pg_basebackup", *where, "-R", "-c", "fast", *slot)
+            for lock in standby.data.glob(".s.PGSQL.*"):  # of the server that was copied
+                lock.unlink()
+            standby.boot()
+            stack.callback(standby.halt, mode="immediate")
+            session = stack.enter_context(psycopg.connect(standby.url))
+            session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            session.execute("SELECT 1")
+        with psycopg.connect(server.url, autocommit=True) as session:
+            for _ in range(3):
+                session.execute("SELECT pg_current_xact_id()")
+        limits = Limits(held_transactions=0)
+        wait_until(lambda: found("standby-feedback", using="elsewhere", limits=limits), deadline=30)
+        (finding,) = wait_until(lambda: found("replication-slot", using="elsewhere", limits=limits), deadline=30)
+        assert "Somebody is connected" in finding.detail
+        assert "vacuum removes nothing" in finding.detail
+        assert not found("standby-feedback", using="elsewhere")
+    server.close()
 
 
 def test_autovacuum_that_is_off_for_a_table_of_ours_is_found():
@@ -160,15 +205,19 @@ def test_a_process_without_handlers_says_so(monkeypatch):
 
 
 def test_a_deaf_or_lost_listener_is_found_and_one_that_is_off_noted(monkeypatch):
+    from django_workqueue.notify import session
+
+    monkeypatch.setattr(session, "WITHIN", 0.3)
     assert not found("listener-lost")
-    broken = deepcopy(connections.settings["default"])
-    broken.update(HOST="127.0.0.1", PORT="1")
-    connections.settings["broken"] = broken
-    try:
-        with override_settings(WORKQUEUE_LISTEN_DATABASE="broken"):
+    with override_settings(WORKQUEUE_LISTEN_DATABASE="other"):
+        with relayed() as relay:
+            relay.close()
             assert found("listener-lost")
-    finally:
-        del connections.settings["broken"]
+            assert notify.close(10)
+        with relayed(pooling=True):
+            (finding,) = found("listener-deaf")
+            assert "WORKQUEUE_LISTEN_DATABASE" in finding.advice
+            assert notify.close(10)
     with override_settings(WORKQUEUE_NOTIFY=False):
         (finding,) = found("notify-off")
         assert finding.severity is Severity.NOTE
