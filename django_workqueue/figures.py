@@ -15,6 +15,13 @@ EXACT_TO = 10_000  # counts beyond are estimates
 NOTHING = "\N{EN DASH}"
 
 
+def visible(text: str) -> str:
+    """Text with escapes in place of what cannot be seen, or would turn the rest around."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
 def number(value: float, *, digits: int = 0) -> str:
     """A number with the separators of the reader's language."""
     return str(number_format(value, digits, use_l10n=True, force_grouping=True))
@@ -52,6 +59,8 @@ def duration(microseconds: float | None) -> str:
     if microseconds is None:
         return NOTHING
     milliseconds = microseconds / 1_000
+    if not milliseconds:
+        return "0"
     if milliseconds < 1_000:
         return f"{number(milliseconds, digits=1 if milliseconds < 10 else 0)} ms"
     if milliseconds < 60_000:

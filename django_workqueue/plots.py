@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString, mark_safe
 Values = Sequence[float | None]
 Tell = Callable[[float], str]
 
-WIDTH, HEIGHT = 720, 240
+WIDTH, HEIGHT = 480, 200
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28  # around the plot itself
 NOTHING = "\N{EN DASH}"
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from . import conf, database, keyed, lanes
+from . import conf, database, keyed, lanes, listed
 from .browsing import Browser, Cursor, Filters
 from .inventory import KnownQueue
 from .keys import check_priority, check_text
@@ -23,26 +23,27 @@ from .sql import steer as sql
 BATCH = 1000  # rows of one statement
 BUDGET = timedelta(seconds=5)  # of one call
 
-Deed = Callable[[Any, Sequence[Any], Mapping[str, Any]], int]
+Deed = Callable[[KnownQueue, Sequence[Any], Mapping[str, Any]], int]
 
 
-def retry(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+def retry(queue: KnownQueue, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
     """Let dead and cancelled jobs start afresh."""
-    return int(source.retry_here(ids))
+    return _jobs(queue).retry_here(ids)
 
 
-def cancel(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+def cancel(queue: KnownQueue, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
     """Cancel pending and running jobs."""
-    return int(source.cancel_here(ids))
+    return _jobs(queue).cancel_here(ids)
 
 
-def delete(source: Any, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
+def delete(queue: KnownQueue, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
     """Delete jobs, whatever their state. The outcome of one that runs is dropped."""
-    return _send(source, sql.JOB_DELETE, ids, {})
+    return _send(queue.source, sql.JOB_DELETE, ids, {})
 
 
-def hurry(source: Any, idents: Sequence[Any], _options: Mapping[str, Any]) -> int:
+def hurry(queue: KnownQueue, idents: Sequence[Any], _options: Mapping[str, Any]) -> int:
     """Let what waits for its time be due now."""
+    source = queue.source
     hurried: int = sum(
         source.here(lambda table: table.hurry(source.name, some, limit=BATCH))  # noqa: B023
         for some in chunks(sorted(set(idents)), BATCH)
@@ -50,35 +51,41 @@ def hurry(source: Any, idents: Sequence[Any], _options: Mapping[str, Any]) -> in
     return _woken(source, hurried)
 
 
-def prioritize_jobs(source: Any, ids: Sequence[int], options: Mapping[str, Any]) -> int:
+def prioritize_jobs(queue: KnownQueue, ids: Sequence[int], options: Mapping[str, Any]) -> int:
     """Give pending jobs another priority."""
-    return _send(source, sql.JOB_PRIORITY, ids, {"priority": check_priority(options["priority"])})
+    return _send(queue.source, sql.JOB_PRIORITY, ids, {"priority": check_priority(options["priority"])})
 
 
-def prioritize_items(source: Any, keys: Sequence[str], options: Mapping[str, Any]) -> int:
+def prioritize_items(queue: KnownQueue, keys: Sequence[str], options: Mapping[str, Any]) -> int:
     """Give waiting items another priority."""
-    return _send(source, sql.ITEM_PRIORITY, keys, {"priority": check_priority(options["priority"])})
+    return _send(queue.source, sql.ITEM_PRIORITY, keys, {"priority": check_priority(options["priority"])})
 
 
-def release(source: Any, keys: Sequence[str], options: Mapping[str, Any]) -> int:
+def release(queue: KnownQueue, keys: Sequence[str], options: Mapping[str, Any]) -> int:
     """Let items be due now: those leased are given back, those scheduled do not wait any longer."""
-    released = int(source.release_here([], keys, delay=0, error=None))
-    return _woken(source, released) + hurry(source, keys, options)
+    released = _items(queue).release_here([], keys, delay=0, error=None)
+    return _woken(queue.source, released) + hurry(queue, keys, options)
 
 
-def complete(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+def complete(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
     """Finish leased items, whoever holds them."""
-    return int(source.complete_here([], keys))
+    if queue.configured:
+        return _items(queue).complete_here([], keys)
+    # Nobody here says for how long it is kept: the reaper of those who know will.
+    return sum(
+        queue.source.here(lambda table: table.complete(queue.name, some, keep=True))  # noqa: B023
+        for some in chunks(sorted(set(keys)), BATCH)
+    )
 
 
-def remove(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+def remove(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
     """Delete items, whatever their state, and what of them is still to be taken in."""
-    return int(source.remove_here(keys))
+    return _items(queue).remove_here(keys)
 
 
-def revive(source: Any, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
+def revive(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
     """Let stalled items start afresh."""
-    return _send(source, sql.ITEM_REVIVE, keys, {})
+    return _send(queue.source, sql.ITEM_REVIVE, keys, {})
 
 
 JOB_DEEDS: dict[str, Deed] = {
@@ -112,7 +119,7 @@ def to_some(queues: Mapping[str, KnownQueue], deed: Deed, chosen: Sequence[tuple
     for queue, ident in chosen:
         by_queue.setdefault(queue, []).append(ident)
     return sum(
-        deed(queues[queue].source, sorted(set(idents)), options)
+        deed(queues[queue], sorted(set(idents)), options)
         for queue, idents in sorted(by_queue.items())
         if queue in queues
     )
@@ -164,8 +171,7 @@ def purge(queue: KnownQueue, what: Sequence[str], *, budget: timedelta = BUDGET)
 
 def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> None:
     """Add an encoded key by hand. Raises `InvalidKey` for one that cannot be, or that the queue here cannot decode."""
-    source = queue.source
-    assert isinstance(source, keyed.KeyedSource)  # noqa: S101 - the page offers it for no others
+    source = _items(queue)
     check_text(key, key)
     source.settings.key.decode(key)
     waiting = (key, check_priority(priority), lanes.due_after(delay))
@@ -173,6 +179,16 @@ def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta 
         source.enqueue_inside([waiting])
     else:
         source.commits.batcher.submit(source.lane, [waiting], conf.enqueue_timeout().total_seconds())
+
+
+def _items(queue: KnownQueue) -> keyed.KeyedSource:
+    assert isinstance(queue.source, keyed.KeyedSource)  # noqa: S101 - the pages know which is which
+    return queue.source
+
+
+def _jobs(queue: KnownQueue) -> listed.ListedSource:
+    assert isinstance(queue.source, listed.ListedSource)  # noqa: S101 - the pages know which is which
+    return queue.source
 
 
 def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], params: Mapping[str, Any]) -> int:

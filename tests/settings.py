@@ -27,7 +27,7 @@ try:
     if not os.environ.get("DATABASE_URL"):
         os.environ["DATABASE_URL"] = postgres.throwaway().start().url
     from testproject.settings import *  # noqa: F403
-    from testproject.settings import DATABASES
+    from testproject.settings import DATABASES, MIDDLEWARE
 except (ImproperlyConfigured, postgres.ServerError) as error:
     raise pytest.UsageError(str(error)) from None
 
@@ -35,6 +35,8 @@ demand(os.environ["DATABASE_URL"])
 
 DATABASES["other"] = deepcopy(DATABASES["default"])
 DATABASES["other"]["NAME"] = os.environ.get("WORKQUEUE_TEST_OTHER") or DATABASES["default"]["NAME"] + "_other"
+
+MIDDLEWARE = [*MIDDLEWARE, "tests.admin.policy.StrictPolicy"]
 
 DEBUG = False
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

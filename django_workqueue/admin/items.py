@@ -15,7 +15,7 @@ from django.urls.resolvers import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import inventory, steering
+from .. import figures, inventory, steering
 from ..browsing import Filters, ItemBrowser, ItemRow
 from ..exceptions import WorkqueueError
 from ..keys import MAX_PRIORITY, MIN_PRIORITY
@@ -49,7 +49,7 @@ class EnqueueForm(forms.Form):
 
     def __init__(self, data: Any, *, queues: list[str], initial: dict[str, Any]) -> None:
         super().__init__(data, initial=initial, auto_id="wq-%s", label_suffix="")
-        self.fields["queue"].choices = [(name, name) for name in queues]  # type: ignore[attr-defined]
+        self.fields["queue"].choices = [(name, figures.visible(name)) for name in queues]  # type: ignore[attr-defined]
 
 
 @admin.register(Items)
@@ -76,6 +76,7 @@ class ItemAdmin(ListPage):
                 "complete",
                 gettext_lazy("Complete"),
                 gettext_lazy("Those leased are finished, whoever holds them; what was asked for since runs once more."),
+                ends=True,
             ),
             Verb("revive", gettext_lazy("Revive"), gettext_lazy("Those stalled start afresh.")),
             Verb(
@@ -90,6 +91,7 @@ class ItemAdmin(ListPage):
                 gettext_lazy("They are gone from the queue. A run that is under way is not stopped."),
                 permission="delete",
                 dangerous=True,
+                ends=True,
             ),
         )
     }
@@ -147,7 +149,7 @@ class ItemAdmin(ListPage):
             request,
             "item",
             _("Item"),
-            crumbs=[(self.plural, self.url("items_changelist", alias=alias)), (key, None)],
+            crumbs=[(self.plural, self.url("items_changelist", alias=alias)), (figures.visible(key), None)],
             item=item,
             queue=queue,
             key=key,

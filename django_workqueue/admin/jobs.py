@@ -19,11 +19,21 @@ from .lists import STATES, FilterForm, ListPage, PriorityForm, Verb, or_404, sel
 from .pages import alias_of
 
 
+class JSONText(forms.JSONField):
+    """JSON in one line, which may be missing."""
+
+    widget = forms.TextInput
+
+    def prepare_value(self, value: Any) -> Any:
+        """As it was typed; nothing for nothing."""
+        return "" if value is None else super().prepare_value(value)
+
+
 class JobFilterForm(FilterForm):
     """What jobs can be asked for."""
 
     kind = forms.CharField(label=gettext_lazy("Kind"), required=False, max_length=512)
-    payload = forms.JSONField(
+    payload = JSONText(
         label=gettext_lazy("Payload contains (JSON)"),
         required=False,
         widget=forms.TextInput(attrs={"placeholder": '{"order": 42}'}),
@@ -69,6 +79,7 @@ class JobAdmin(ListPage):
                 gettext_lazy("They are gone, with their results and errors. This cannot be undone."),
                 permission="delete",
                 dangerous=True,
+                ends=True,
             ),
         )
     }

@@ -57,6 +57,7 @@ class Verb:
     permission: str = "change"
     dangerous: bool = False
     asks: str | None = None
+    ends: bool = False  # whether what it is done to may be gone afterwards
 
     @property
     def flag(self) -> int:
@@ -104,7 +105,7 @@ class FilterForm(forms.Form):
         given = (data or {}).get("queue", "")
         if given and given not in names:
             names.append(given)
-        self.fields["queue"].choices = [("", _("all")), *((name, _visible(name)) for name in names)]  # type: ignore[attr-defined]
+        self.fields["queue"].choices = [("", _("all")), *((name, figures.visible(name)) for name in names)]  # type: ignore[attr-defined]
         self.fields["age"].choices = [("", _("at any time")), *((name, text) for name, (text, *_rest) in AGES.items())]  # type: ignore[attr-defined]
 
     def filters(self, state: str | None) -> Filters:
@@ -262,7 +263,7 @@ class ListPage(Page):
         objects = [(self.log_ident(queue, ident), self.log_text(queue, ident)) for queue, ident in chosen]
         self.log(request, self.about, objects, order.told, flag=order.verb.flag)
         self._say_done(request, order.verb, done, len(chosen))
-        return self._back(request)
+        return self._back(request, gone=order.verb.ends)
 
     def _act_on_all(self, request: HttpRequest, order: Order) -> HttpResponse:
         form = self.filter_form(request.POST, queues=[queue.name for queue in order.browser.queues])
@@ -336,8 +337,9 @@ class ListPage(Page):
             return back
         return self.url(f"{self.listed}_changelist", **dict(self._asked(request)))
 
-    def _back(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponseRedirect(self._way_back(request))
+    def _back(self, request: HttpRequest, *, gone: bool = False) -> HttpResponse:
+        back, changelist = self._way_back(request), self.url(f"{self.listed}_changelist")
+        return HttpResponseRedirect(changelist if gone and back.partition("?")[0] != changelist else back)
 
     def log_ident(self, queue: str, ident: Any) -> str:
         """How the log's link finds it."""
@@ -345,11 +347,7 @@ class ListPage(Page):
 
     def log_text(self, queue: str, ident: Any) -> str:
         """How the log calls it."""
-        return f"{_visible(queue)}: {_visible(str(ident))}"
-
-
-def _visible(text: str) -> str:
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+        return f"{figures.visible(queue)}: {figures.visible(str(ident))}"
 
 
 def told_count(found: int, more: bool) -> str:  # noqa: FBT001

@@ -127,7 +127,7 @@ class QueueAdmin(Page):
             request,
             "queue",
             _("Queue"),
-            crumbs=[(self.plural, self.url("queuerecord_changelist", alias=alias)), (name, None)],
+            crumbs=[(self.plural, self.url("queuerecord_changelist", alias=alias)), (figures.visible(name), None)],
             now=timezone.localtime(),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             queue=queue,
@@ -195,7 +195,7 @@ class QueueAdmin(Page):
             str(lever.label),
             crumbs=[
                 (self.plural, self.url("queuerecord_changelist", alias=queue.alias)),
-                (queue.name, back),
+                (figures.visible(queue.name), back),
                 (str(lever.label), None),
             ],
             lever=lever,

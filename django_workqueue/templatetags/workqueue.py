@@ -37,7 +37,13 @@ def wq_json(value: object) -> str:
 @register.filter
 def wq_shown(text: object) -> str:
     """Text of strangers' making with what cannot be seen made visible, so that no two keys look the same."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in str(text))
+    return figures.visible(str(text))
+
+
+@register.filter
+def wq_lines(text: object) -> str:
+    """The same of text with lines."""
+    return "\n".join(figures.visible(line.replace("\t", "    ")) for line in str(text).split("\n"))
 
 
 @register.simple_tag(takes_context=True)

@@ -14,11 +14,9 @@ from tests.admin.conftest import address
 
 pytestmark = pytest.mark.django_db
 
-ALL = [
-    f"{verb}_{model}"
-    for verb in ("view", "change", "delete", "add")
-    for model in ("workjob", "workitem", "queuerecord")
-]
+MODELS = ("workjob", "workitem", "queuerecord")
+ALL = [f"{verb}_{model}" for verb in ("view", "change", "delete", "add") for model in MODELS]
+STATES = {"retry": "dead", "hurry": "scheduled", "release": "scheduled", "complete": "leased", "revive": "stalled"}
 PAGES = {
     "dashboard": "view_queuerecord",
     "queuerecord_changelist": "view_queuerecord",
@@ -97,9 +95,7 @@ def test_a_verb_is_only_for_those_who_have_its_permission(user_who_may, admin, v
         "select": [json.dumps(row) for row in rows],
         "confirmed": "yes",
         "priority": "77",
-        "state": {"retry": "dead", "hurry": "scheduled", "complete": "leased", "revive": "stalled"}.get(
-            verb.name, "ready"
-        ),
+        "state": STATES.get(verb.name, "ready"),
     }
     before = everything()
     without = user_who_may(*(each for each in ALL if each != needed(admin, verb)))
