@@ -1,9 +1,9 @@
 # Each target makes the virtual environment it needs (.venv-GROUP, see scripts/run) and does everything else itself.
 # PYTHON=... chooses the Python, ARGS=... adds arguments; DATABASE_URL in the environment chooses the server.
 
-.PHONY: help demo demo-check test lint format docs bench clean
+.PHONY: help demo demo-check test faults lint format docs bench clean
 .DEFAULT_GOAL := help
-export PYTHON DJANGO ONLY PEERS ROUNDS SCALE
+export PYTHON DJANGO ONLY PEERS ROUNDS SCALE FAULTS_SCALE
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ demo-check: ## The same without a browser: exits 0 when every tile of a screenfu
 
 test: ## Run the tests
 	@scripts/run test pytest -n 2 --dist loadgroup $(ARGS)
+
+faults: ## Kill, cut, fill up and stop everything, and see that nothing is lost; FAULTS_SCALE=10 for the full counts
+	@scripts/run --newest faults pytest tests/faults $(ARGS)
 
 lint: ## ruff, mypy and the import layers
 	@scripts/run lint sh scripts/lint

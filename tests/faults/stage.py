@@ -1,0 +1,182 @@
+"""A stage for one scenario: a server, workers and producers as processes, the faults injected, the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from testproject.postgres import Server
+from tests.interleave import wait_until
+
+from . import checker, history
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SCALE = float(os.environ.get("FAULTS_SCALE", "1"))
+LEFT = f"SELECT count(*) FROM ({checker.LEFT}) AS left_over"
+QUEUES = ["faults-keys", "faults-async", "faults-jobs"]
+
+
+def scaled(number: int) -> int:
+    """A count as the machine affords it: `FAULTS_SCALE=10` is the full one."""
+    return max(1, round(number * SCALE))
+
+
+class Stage:
+    """Everything of one scenario. `url` is how its processes reach the server, which may be through something."""
+
+    def __init__(self, folder: Path, server: Server, *, url: str | None = None) -> None:
+        self.folder = folder
+        self.server = server
+        self.url = url or server.url
+        self.history = folder / "history"
+        self.history.mkdir()
+        self.logs = folder / "logs"
+        self.logs.mkdir()
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.faults: list[tuple[float, str]] = []
+        self.chance = random.Random(folder.name)
+        self.run("migrate", "-v0", url=server.url)
+
+    # processes
+
+    def environment(self, url: str | None = None, **env: str) -> dict[str, str]:
+        ours = {
+            "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
+            "DATABASE_URL": url or self.url,
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONFAULTHANDLER": "1",
+            history.FOLDER: str(self.history),
+        }
+        return os.environ | ours | env
+
+    def run(self, *arguments: str, url: str | None = None) -> None:
+        """A management command, to its end."""
+        manage = [sys.executable, str(PROJECT / "testproject" / "manage.py")]
+        subprocess.run([*manage, *arguments], env=self.environment(url), check=True, timeout=120)
+
+    def start(self, *command: str, **env: str) -> subprocess.Popen[bytes]:
+        log = (self.logs / f"{len(self.started)}.log").open("wb")
+        process = subprocess.Popen(
+            command, env=self.environment(**env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        log.close()
+        self.started.append(process)
+        return process
+
+    def work(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+        """A worker."""
+        words = ["workqueue_work", *QUEUES, "--poll", "1", "--concurrency", "4", *arguments]
+        process = self.start(sys.executable, str(PROJECT / "testproject" / "manage.py"), *words, **env)
+        self.workers.append(process)
+        return process
+
+    def produce(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+        """A producer."""
+        return self.start(sys.executable, "-m", "tests.faults.producing", *arguments, **env)
+
+    def said(self) -> str:
+        """All that the processes have said."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.logs.glob("*.log")))
+
+    # looking
+
+    @contextlib.contextmanager
+    def session(self, **parameters: Any) -> Iterator[psycopg.Connection[Any]]:
+        """A connection straight to the server."""
+        with psycopg.connect(self.server.url, autocommit=True, **parameters) as session:
+            yield session
+
+    def ask_server(self, statement: str, params: Any = None) -> list[Any]:
+        with self.session() as session:
+            cursor = session.execute(statement, params)
+            return cursor.fetchall() if cursor.description else []
+
+    def ended(self) -> int:
+        """Runs that have ended by now; cheap enough to ask often."""
+        return sum(path.read_bytes().count(b'"what": "end"') for path in self.history.glob("*.jsonl"))
+
+    def wait_for_runs(self, number: int, deadline: float = 60) -> None:
+        wait_until(lambda: self.ended() >= number, deadline, message=f"{number} runs; {self.ended()} so far")
+
+    def left(self) -> int:
+        try:
+            return int(self.ask_server(LEFT, {"queues": QUEUES})[0][0])
+        except psycopg.OperationalError:
+            return -1
+
+    def is_over(self) -> bool:
+        return all(each.poll() is not None for each in self.started if each not in self.workers) and self.left() == 0
+
+    # faults
+
+    def fault(self, name: str) -> None:
+        """Note that one is injected now."""
+        self.faults.append((time.monotonic(), name))
+
+    def finish(
+        self, rules: checker.Rules | None = None, *, deadline: float = 120, more: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Wait until all work is done, stop the workers in order, and have the history checked; the figures."""
+        wait_until(self.is_over, deadline, message=f"the end; {self.left()} left, {self._producing()} producing")
+        ran = self.ended()
+        self.stop_workers()
+        assert self.ended() == ran, "something ran although everything was over"
+        noted = history.read(self.history)
+        with self.session() as session:
+            findings = checker.check(noted, session, rules)
+        for promise, broken in findings.broken.items():
+            raise AssertionError(f"{promise}, {len(broken)} times:\n" + "\n".join(broken[:10]))
+        for producer in self.started:
+            assert producer in self.workers or producer.returncode == 0, self.said()[-3000:]
+        return findings.figures() | {"faults": len(self.faults)} | self._recovery(noted) | (more or {})
+
+    def stop_workers(self, within: float = 40) -> None:
+        living = [worker for worker in self.workers if worker.poll() is None]
+        for worker in living:
+            worker.send_signal(signal.SIGTERM)
+        for worker in living:
+            assert worker.wait(within) == 0
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for process in self.started:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(20)
+        self.server.close()
+
+    def _producing(self) -> int:
+        return sum(each.poll() is None for each in self.started if each not in self.workers)
+
+    def _recovery(self, noted: history.History) -> dict[str, Any]:
+        """The longest time from a fault until the next completed run, and from a cut-off run until the next of it."""
+        ends = sorted(run.ended for run in noted.runs if run.ended is not None and run.outcome == "ok")
+        gaps = [next((end - at for end in ends if end > at), None) for at, _ in self.faults]
+        known = [gap for gap in gaps if gap is not None]
+        return {"worst_recovery_s": round(max(known), 2)} if known else {}
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def timed(call: Callable[[], Any]) -> float:
+    begun = time.monotonic()
+    call()
+    return time.monotonic() - begun

@@ -1,0 +1,3 @@
+"""The routes of the web servers that scenarios start."""
+
+urlpatterns: list[object] = []
