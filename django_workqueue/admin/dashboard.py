@@ -10,7 +10,7 @@ from django.urls.resolvers import URLPattern
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .. import dashboard, history
+from .. import dashboard, doctor, history
 from ..history import DAY, HOUR, SPANS, WEEK
 from ..models import Dashboard, QueueRecord, WorkerRecord, WorkItem, WorkJob
 from .pages import REFRESH_EVERY, Page, alias_of, databases
@@ -24,7 +24,11 @@ class DashboardAdmin(Page):
 
     def get_urls(self) -> list[URLPattern]:
         """The dashboard, under its own name too."""
-        return [self.page("", self.changelist_view, "dashboard"), *super().get_urls()]
+        return [
+            self.page("", self.changelist_view, "dashboard"),
+            self.page("health/", self.findings, "findings"),
+            *super().get_urls(),
+        ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show it."""
@@ -40,9 +44,23 @@ class DashboardAdmin(Page):
             now=timezone.localtime(),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             databases=databases(alias, lambda other: self.url("dashboard", alias=other)),
+            findings_url=self.url("findings", alias=alias),
             queues=[queue_row(self, request, view) for view in views],
             workers=dashboard.live_workers(alias) if sees_workers else None,
             **plots_of(self, request, "dashboard", alias, queue=None),
+        )
+
+    def findings(self, request: HttpRequest) -> HttpResponse:
+        """What the doctor finds. It takes longer than the rest, so the dashboard asks for it separately."""
+        self.demand(request, "view")
+        alias = alias_of(request)
+        return self.shown(
+            request,
+            "findings",
+            _("Health"),
+            crumbs=[(_("Dashboard"), self.url("dashboard", alias=alias)), (_("Health"), None)],
+            databases=databases(alias, lambda other: self.url("findings", alias=other)),
+            findings=doctor.examine(alias),
         )
 
 

@@ -191,10 +191,7 @@ class ListPage(Page):
         self, browser: Browser[Any], filters: Filters, after: Cursor | None, request: HttpRequest
     ) -> dict[str, Any]:
         page = browser.page(filters, after)
-        if after is None and page.next is None:
-            count = figures.number(len(page.rows))
-        else:
-            count = told_count(*browser.count(filters))
+        count = told_count(*browser.count(filters))
         return {
             "page": page,
             "rows": [self.row(request, browser.alias, row) for row in page.rows],

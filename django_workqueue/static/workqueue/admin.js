@@ -57,6 +57,20 @@
         now?.append(button);
     };
 
+    /* What takes a moment to find out comes afterwards. */
+    const load = async (place) => {
+        try {
+            const answer = await fetch(place.dataset.wqLoad, {headers: {"X-Requested-With": "fetch"}});
+            const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+            const fresh = answer.ok && !answer.redirected && page.getElementById(place.id);
+            if (fresh) {
+                place.replaceWith(document.importNode(fresh, true));
+            }
+        } catch {
+            /* The link stays. */
+        }
+    };
+
     const tickAll = (all) => {
         const boxes = () => [...document.querySelectorAll(`input[type=checkbox][name="${all.dataset.wqTicks}"]`)];
         all.closest("[hidden]")?.removeAttribute("hidden");
@@ -69,6 +83,7 @@
             addSwitch(live);
             window.setInterval(refresh, Number(live.dataset.wqRefresh) * 1000);
         }
+        document.querySelectorAll("[data-wq-load]").forEach(load);
         document.querySelectorAll("input[data-wq-ticks]").forEach(tickAll);
     });
 }
