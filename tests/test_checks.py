@@ -1,0 +1,77 @@
+"""System checks: each says what is wrong, and what to do."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from django_workqueue.checks import check_all
+
+
+def ids() -> set[str]:
+    return {message.id for message in check_all()}
+
+
+def test_a_sound_project_hears_nothing():
+    assert ids() <= {"workqueue.I001"}
+
+
+def test_an_unknown_setting_is_a_warning_that_names_the_nearest():
+    with override_settings(WORKQUEUE_POLL_INTERVALL=3):
+        (message,) = [message for message in check_all() if message.id == "workqueue.W001"]
+    assert "WORKQUEUE_POLL_INTERVALL" in message.msg
+    assert "WORKQUEUE_POLL_INTERVAL." in message.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WORKQUEUE_POLL_INTERVAL", 0),
+        ("WORKQUEUE_POLL_INTERVAL", "soon"),
+        ("WORKQUEUE_ENQUEUE_TIMEOUT", -1),
+        ("WORKQUEUE_BATCH_MAX", 0),
+        ("WORKQUEUE_HISTORY", None),
+        ("WORKQUEUE_MIDDLEWARE", "a.b.C"),
+        ("WORKQUEUE_AUTODISCOVER", 7),
+    ],
+)
+def test_a_setting_of_a_wrong_value_is_an_error_that_shows_it(name, value):
+    with override_settings(**{name: value}):
+        (message,) = [message for message in check_all() if message.id == "workqueue.E001"]
+    assert name in message.msg
+    assert repr(value) in message.msg
+
+
+@pytest.mark.parametrize("name", ["WORKQUEUE_DATABASE", "WORKQUEUE_LISTEN_DATABASE"])
+def test_an_alias_that_is_not_there_is_an_error_that_lists_those_that_are(name):
+    with override_settings(**{name: "nowhere"}):
+        (message,) = [message for message in check_all() if message.id == "workqueue.E002"]
+    assert "'nowhere'" in message.msg
+    assert "default" in message.hint
+
+
+def test_a_database_that_is_not_postgresql_is_an_error(monkeypatch):
+    from django.db import connections
+
+    monkeypatch.setattr(type(connections["default"]), "vendor", "sqlite")
+    (message,) = [message for message in check_all() if message.id == "workqueue.E003"]
+    assert "PostgreSQL 14" in message.msg
+
+
+def test_psycopg2_beside_psycopg_is_mentioned(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg2", SimpleNamespace(__spec__=SimpleNamespace(name="psycopg2")))
+    assert "workqueue.I001" in ids()
+
+
+def test_uwsgi_without_threads_is_a_warning(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={}))
+    assert "workqueue.W002" in ids()
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={"enable-threads": True}))
+    assert "workqueue.W002" not in ids()
+
+
+def test_the_checks_are_registered():
+    with override_settings(WORKQUEUE_NONSENSE=1):
+        assert "workqueue.W001" in {message.id for message in run_checks()}
