@@ -51,6 +51,7 @@ class WorkqueueCollector(Collector):
         self._using = using
         self._lock = threading.Lock()  # guards the rest
         self._totals: dict[str, Totals] = {}
+        self._known: dict[tuple[str, str], KnownQueue] = {}
         self._stats: dict[tuple[str, str], tuple[QueueStats, float]] = {}  # with when they were taken
         self._said = False
         self.is_kept_fresh = False  # whether somebody calls `refresh` between scrapes
@@ -91,12 +92,7 @@ class WorkqueueCollector(Collector):
             key, (_, taken_at) = min(self._stats.items(), key=lambda each: each[1][1])
             if monotonic() - taken_at < older_than:
                 return False
-            for queue in inventory.queues(using=key[0]):
-                if queue.name == key[1]:
-                    self._stats[key] = (queue.stats(), monotonic())
-                    break
-            else:
-                del self._stats[key]
+            self._stats[key] = (self._known[key].stats(), monotonic())
             return True
 
     def _collect(self) -> Iterator[Metric]:
@@ -137,7 +133,7 @@ class WorkqueueCollector(Collector):
         One that was never seen is looked at in any case.
         """
         until = 0.0 if self.is_kept_fresh else monotonic() + BUDGET
-        known = {(queue.alias, queue.name): queue for queue in queues}
+        known = self._known = {(queue.alias, queue.name): queue for queue in queues}
         self._stats = {key: stats for key, stats in self._stats.items() if key in known}
         for key in sorted(known, key=lambda key: self._stats[key][1] if key in self._stats else 0.0):
             if key in self._stats and monotonic() > until:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_workqueue import histogram, metrics
+from django_workqueue.models import QueueRecord
 from django_workqueue.prometheus import MetricsServer, WorkqueueCollector
 from django_workqueue.prometheus.totals import Totals
 from django_workqueue.worker import Worker
@@ -152,6 +153,7 @@ def test_the_server_answers_stops_and_goes_on(db):
                 assert b"workqueue_up 1.0" in answer.read()
             assert server.stop(10)
     finally:
+        server.stop(10)
         server.close()
 
 
@@ -184,6 +186,9 @@ def test_gauges_are_kept_fresh_between_scrapes(queue, monkeypatch):
     from django_workqueue.prometheus import server as serving
 
     monkeypatch.setattr(serving, "FRESH", 0.05)
+    monkeypatch.setattr(serving, "SHARE", 0)
+    monkeypatch.setattr(serving._Server, "timeout", 0.001)
+    QueueRecord.objects.exclude(name=queue.name).delete()
     collector = WorkqueueCollector("default")
     server = MetricsServer(0, address="127.0.0.1", collector=collector)
     queue.enqueue("a")
@@ -201,8 +206,8 @@ def test_gauges_are_kept_fresh_between_scrapes(queue, monkeypatch):
         wait_until(lambda: collector._stats[key][0].ready == 2)
         assert collector._stats[key][1] > first[1]
         assert re.search(rf'workqueue_entries{{.*{queue.name}",state="ready"}} 2.0', scrape())
-        assert server.stop(10)
     finally:
+        assert server.stop(10)
         server.close()
 
 
