@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import logging
+import gc
 import os
 import random
 import socket
@@ -425,10 +426,11 @@ def test_close_gives_the_connection_back_now_and_a_later_wait_opens_another(work
 
 
 def test_a_forgotten_wakeup_is_not_kept_alive() -> None:
-    by_hand = occasional("default", QUEUE)
-    assert len(wakeup._wakeups["default", QUEUE]) == 1
+    by_hand = occasional("default", "forgotten")  # a name that no other test's waits still hold
+    assert len(wakeup._wakeups["default", "forgotten"]) == 1
     del by_hand
-    assert not wakeup._wakeups["default", QUEUE]
+    gc.collect()
+    assert not wakeup._wakeups["default", "forgotten"]
 
 
 def test_without_threads_the_poll_goes_on(monkeypatch: Any) -> None:
