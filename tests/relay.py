@@ -1,6 +1,7 @@
 """A TCP relay in front of the test server, for what networks and proxies do to a connection.
 
-`freeze()` makes the open connections go silent without being closed. With `pooling`, it does to notifications what a
+`freeze()` makes the open connections go silent without being closed, `swallow()` keeps what the server answers on them
+from the client, and `cut()` closes them. With `pooling`, it does to notifications what a
 transaction-pooling proxy does: they get through only while the client has a statement under way, and the client is told
 a backend pid that is not the server's.
 """
@@ -33,6 +34,16 @@ class Relay:
         for link in self.links:
             link.thawed.clear()
 
+    def swallow(self) -> None:
+        """From now on the client hears no answer on the connections that are open now, but the server hears it."""
+        for link in self.links:
+            link.answers = False
+
+    def cut(self) -> None:
+        """Close the connections that are open now."""
+        for link in self.links:
+            link.close()
+
     def close(self) -> None:
         """Close every connection, and refuse new ones."""
         with contextlib.suppress(OSError):
@@ -63,6 +74,7 @@ class Link:
         self.server = server
         self.thawed = threading.Event()
         self.thawed.set()
+        self.answers = True
         self.under_way = 1  # statements the client has no answer to; its start-up counts as one
         up, down = (self._upwards, self._downwards) if pooling else (self._bytes, self._bytes)
         for pump, source, sink in ((up, client, server), (down, server, client)):
@@ -80,7 +92,8 @@ class Link:
         with contextlib.suppress(OSError):
             for data in pump(source):
                 self.thawed.wait()
-                sink.sendall(data)
+                if sink is self.server or self.answers:
+                    sink.sendall(data)
         self.thawed.wait()
         self.close()
         source.close()

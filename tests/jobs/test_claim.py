@@ -131,7 +131,7 @@ def test_a_deferred_job_never_jumps_ahead(queue, table):
     waiting = queue.enqueue("mail")
     table.set("available_at = available_at - interval '1 hour'", deferred)  # due now …
     table.set("available_at = available_at - interval '1 minute'", waiting)  # … and this one for a minute
-    assert ids(queue.claim()) == [waiting, deferred]
+    assert [ids(queue.claim(limit=1)) for _ in range(2)] == [[waiting], [deferred]]
 
 
 def test_a_job_that_failed_waits_behind_those_that_came_meanwhile(queue):
@@ -139,7 +139,7 @@ def test_a_job_that_failed_waits_behind_those_that_came_meanwhile(queue):
     (job,) = queue.claim()
     second = queue.enqueue("mail")
     queue.fail(job, ValueError(), retry_in=NOW)
-    assert ids(queue.claim()) == [second, first]
+    assert [ids(queue.claim(limit=1)) for _ in range(2)] == [[second], [first]]
 
 
 # Kinds
