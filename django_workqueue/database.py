@@ -326,6 +326,7 @@ def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
     `sqlstate` of the error is then `CANCELLED`. The server's `settings` hold within the block, which leaves nothing
     behind: it is rolled back, in a transaction of the caller's to where it began.
     """
+    require_postgresql(connections[alias])
     settings["statement_timeout"] = f"{max(1, round(patience.total_seconds() * 1000))}ms"
     with transaction.atomic(using=alias):
         with connections[alias].cursor() as cursor:

@@ -97,6 +97,8 @@ class Face(Generic[S]):
             raise QueueClosed(
                 f"queue {self.name!r} is closed in this process. Nothing was enqueued; make a new object."
             )
+        if self._wakeup is None:  # made before there were settings: the wake of this enqueue is to be kept
+            self._awaken()
         if timeout is None:
             return conf.enqueue_timeout().total_seconds()
         if not timeout > 0:
