@@ -2,9 +2,9 @@
 
 import asyncio
 import copy
+import gc
 import json
 import logging
-import gc
 import os
 import random
 import socket
