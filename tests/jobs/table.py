@@ -18,6 +18,10 @@ class JobTable:
 
     def row(self, number: int) -> SimpleNamespace | None:
         """The job's columns, and in seconds from now: `due_in`, `lease_left`, `asked_ago`, `ended_ago`."""
+        return self.rows(number).get(number)
+
+    def rows(self, *ids: int) -> dict[int, SimpleNamespace]:
+        """The same of these jobs, or of all, by id."""
         with self.connection.cursor(row_factory=namedtuple_row) as cursor:
             cursor.execute(
                 "SELECT *, lease_until > 'epoch' AS leased, lease_until > statement_timestamp() AS live,"
@@ -25,15 +29,18 @@ class JobTable:
                 " extract(epoch FROM lease_until - statement_timestamp())::float AS lease_left,"
                 " extract(epoch FROM statement_timestamp() - enqueued_at)::float AS asked_ago,"
                 " extract(epoch FROM statement_timestamp() - finished_at)::float AS ended_ago"
-                " FROM workqueue_job WHERE queue = %s AND id = %s",
-                [self.queue, number],
+                " FROM workqueue_job WHERE queue = %s AND (id = ANY (%s) OR %s)",
+                [self.queue, list(ids), not ids],
             )
-            found = cursor.fetchone()
-        return None if found is None else SimpleNamespace(**found._asdict())
+            return {row.id: SimpleNamespace(**row._asdict()) for row in cursor}
 
     def state(self, number: int) -> str:
         """`absent`, an outcome, `leased`, `lapsed` or `waiting`."""
-        row = self.row(number)
+        return self.state_of(self.row(number))
+
+    @staticmethod
+    def state_of(row: SimpleNamespace | None) -> str:
+        """The same of a row."""
         if row is None:
             return "absent"
         if row.outcome is not None:

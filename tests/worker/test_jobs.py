@@ -4,15 +4,20 @@ import asyncio
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from django_workqueue import Job, JobQueue, PermanentError, Retry
+from django_workqueue import Job, JobQueue, PermanentError, Queue, Retry
 from django_workqueue.models import WorkJob
 from django_workqueue.worker import Counts, Worker
+from django_workqueue.worker.lane import lanes_of
+from django_workqueue.worker.outage import Outage
+from django_workqueue.worker.renew import Lease, Renewer
 from tests.interleave import wait_until
 from tests.worker.conftest import Running, Shop
 
@@ -71,9 +76,16 @@ def test_an_exception_retries_permanent_error_buries_and_retry_snoozes(jobs: Job
 
 
 def test_a_result_that_is_not_json_fails_the_job_not_the_worker(jobs: JobQueue) -> None:
-    jobs.handler("job", backoff=lambda attempts: timedelta(hours=1))(lambda job: object())
-    jobs.enqueue("job")
-    assert Worker([jobs]).drain() == Counts(failed=1, retried=1)
+    """With an error that says what it is, after the handler's own backoff."""
+    jobs.handler("job", backoff=lambda attempts: timedelta(hours=1))(lambda job: {"at": [job.payload, object()]})
+    jobs.handler("good")(lambda job: job.payload)
+    failed, good = jobs.enqueue("job"), jobs.enqueue("good", 1, priority=-1)
+    assert Worker([jobs]).drain() == Counts(completed=1, failed=1, retried=1)
+    last_error = row(jobs, failed).last_error
+    assert last_error is not None
+    assert last_error.startswith("InvalidPayload: result.at[1] is a object, which is not JSON")
+    assert row(jobs, failed).available_at > timezone.now() + timedelta(minutes=59)
+    assert row(jobs, good).result == 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -114,9 +126,13 @@ def test_a_stop_that_gives_work_back_counts_no_attempt(jobs: JobQueue, working: 
     assert (row(jobs, number).outcome, row(jobs, number).attempts) == (None, 0)
 
 
+@pytest.mark.parametrize("after", [0.0, 1.5])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_cancelled_job_is_noticed_and_its_outcome_dropped(jobs: JobQueue, working: Working, is_async: bool) -> None:
-    """Within seconds, though the lease is a minute."""
+def test_a_cancelled_job_is_noticed_within_about_a_second_and_its_outcome_dropped(
+    jobs: JobQueue, working: Working, settings: Any, is_async: bool, after: float
+) -> None:
+    """Though the lease is a minute, and no wake gets through; whether it has just begun or not."""
+    settings.WORKQUEUE_NOTIFY = False
     seen: list[str] = []
 
     def work(job: Job) -> None:
@@ -136,12 +152,136 @@ def test_a_cancelled_job_is_noticed_and_its_outcome_dropped(jobs: JobQueue, work
     number = jobs.enqueue("job")
     running = working(jobs, poll=60)
     wait_until(lambda: seen)
-    wait_until(lambda: WorkJob.objects.filter(queue=jobs.name, lease_until__gt="1980-01-01T00:00Z").count() == 1)
-    threading.Event().wait(1.5)  # what has just begun is not looked at
+    threading.Event().wait(after)
     assert jobs.cancel(number) == 1
+    cancelled = time.monotonic()
     wait_until(lambda: seen == ["started", "cancelled"])
+    assert time.monotonic() - cancelled < 4  # on a busy machine
     assert running.stop() == Counts()
     assert row(jobs, number).outcome == "cancelled"
+
+
+def test_a_job_that_is_cancelled_while_it_waits_in_hand_is_not_started(jobs: JobQueue, working: Working) -> None:
+    gate, ran = threading.Event(), list[Any]()
+
+    @jobs.handler("job", concurrency=1)
+    def work(job: Job) -> None:
+        ran.append(job.payload)
+        if job.payload == 0:
+            gate.wait(20)
+
+    first, *rest = jobs.enqueue_many("job", range(20))
+    running = working(jobs, poll=0.2)
+    wait_until(lambda: ran)
+    assert jobs.cancel(*rest) == 19
+    threading.Event().wait(2.5)
+    gate.set()
+    wait_until(lambda: row(jobs, first).outcome == "completed")
+    running.stop()
+    assert ran == [0]
+    assert {row(jobs, number).outcome for number in rest} == {"cancelled"}
+
+
+def test_cancelling_costs_nothing_to_work_that_is_done_within_a_second(jobs: JobQueue) -> None:
+    jobs.handler("job")(lambda job: None)
+    keyed = Queue[str](f"{jobs.name}, keyed")
+    keyed.handler(lambda item: None)
+    renewer = Renewer("default", Outage("default"), shortest=60)
+    leases = [
+        Lease(lane, number, time.monotonic() + 60, held=list, renewed=print, lost=print)
+        for number, lane in enumerate(lanes_of([keyed.source, jobs.source]))
+    ]
+    for lease in leases:
+        renewer.add(lease)
+    began = leases[-1].began
+    assert list(renewer._due(began + 0.99)) == []
+    assert len(list(renewer._due(began + 1.0))) == 1  # jobs only: keys cannot be cancelled
+    assert list(renewer._due(began + 1.5)) == []
+    renewer.discard(1)
+    assert list(renewer._due(began + 10)) == []
+
+
+@pytest.mark.parametrize("kind", ["linger", "linger-async"])
+def test_a_supervised_process_hears_of_a_cancelled_job(shop: Shop, kind: str) -> None:
+    queue = JobQueue("shop-jobs")
+    WorkJob.objects.filter(queue=queue.name).delete()
+    number = queue.enqueue(kind, "a")
+    shop.start("shop-jobs", "--poll", "60")
+    shop.wait_for("started", "a")
+    assert queue.cancel(number) == 1
+    cancelled = time.monotonic()
+    shop.wait_for("cancelled", "a", deadline=10)
+    assert time.monotonic() - cancelled < 5
+    assert row(queue, number).outcome == "cancelled"
+
+
+def test_a_result_that_changes_after_it_was_returned_is_kept_as_it_was(jobs: JobQueue) -> None:
+    shared: dict[str, int] = {}
+
+    @jobs.handler("job", concurrency=1)
+    def work(job: Job) -> Any:
+        shared[str(job.payload)] = 1
+        return shared
+
+    ids = jobs.enqueue_many("job", range(30))
+    assert Worker([jobs]).drain() == Counts(completed=30)
+    assert [len(row(jobs, number).result) for number in ids] == list(range(1, 31))
+
+
+def test_jobs_start_in_the_order_of_priority_then_time_then_id(jobs: JobQueue) -> None:
+    ran: list[Any] = []
+    jobs.handler("job", concurrency=1)(lambda job: ran.append(job.id))
+    expected = []
+    for priority in (5, 0, -5):
+        jobs.enqueue("job", priority=priority, delay=timedelta(hours=1))
+        expected += [*jobs.enqueue_many("job", range(20), priority=priority), jobs.enqueue("job", priority=priority)]
+    assert Worker([jobs]).drain() == Counts(completed=63)
+    assert ran == expected
+
+
+def test_what_is_wrong_with_a_handlers_backoff_does_not_cost_its_jobs(
+    jobs: JobQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(attempts: int) -> timedelta:
+        raise ZeroDivisionError
+
+    backoffs: dict[str, Any] = {
+        "raises": broken,
+        "is no timedelta": lambda attempts: 5,
+        "is past": lambda attempts: timedelta(days=-5),
+        "is beyond the calendar": lambda attempts: timedelta.max,
+    }
+    for kind, backoff in backoffs.items():
+        jobs.handler(kind, backoff=backoff)(fail)
+    ids = {kind: jobs.enqueue(kind, max_attempts=2) for kind in backoffs}
+    assert Worker([jobs]).drain() == Counts(failed=5, retried=4)
+    due = {kind: row(jobs, number).available_at - timezone.now() for kind, number in ids.items()}
+    assert timedelta(0) < due["raises"] < timedelta(seconds=3)
+    assert timedelta(0) < due["is no timedelta"] < timedelta(seconds=3)
+    assert row(jobs, ids["is past"]).outcome == "dead"
+    assert due["is beyond the calendar"] > timedelta(days=300_000)
+    assert caplog.text.count("is broken") == 2
+
+
+def fail(job: Job) -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_retry_and_chained_permanent_errors_mean_the_same_from_either_world(jobs: JobQueue, is_async: bool) -> None:
+    def work(job: Job) -> None:
+        if job.payload == "chained":
+            raise ValueError("no") from PermanentError("never")
+        raise Retry(timedelta.max)
+
+    async def awork(job: Job) -> None:
+        work(job)
+
+    jobs.handler("job")(awork if is_async else work)
+    chained, snoozed = jobs.enqueue("job", "chained"), jobs.enqueue("job", "snoozed", max_attempts=1)
+    assert Worker([jobs]).drain() == Counts(failed=1)
+    assert (row(jobs, chained).outcome, row(jobs, chained).last_error) == ("dead", "ValueError: no")
+    assert (row(jobs, snoozed).outcome, row(jobs, snoozed).attempts, row(jobs, snoozed).worker_ids) == (None, 0, [])
 
 
 def test_a_process_that_dies_uses_up_the_attempts_of_what_it_started_only(shop: Shop) -> None:

@@ -80,6 +80,31 @@ jobs = JobQueue("shop-jobs")
 def note_job(job: Job) -> None: ...
 
 
+@jobs.handler("linger", lease=LEASE)
+def linger(job: Job) -> None:
+    """Until it is cancelled; the payload is what it is called in the notes."""
+    note_run("started", job)
+    until = time.monotonic() + 20
+    while not job.cancelled and time.monotonic() < until:
+        time.sleep(0.02)
+    note_run("cancelled" if job.cancelled else "ended", job)
+
+
+@jobs.handler("linger-async", lease=LEASE)
+async def linger_async(job: Job) -> None:
+    note_run("started", job)
+    try:
+        await asyncio.sleep(20)
+    except asyncio.CancelledError:
+        note_run("cancelled", job)
+        raise
+
+
+def note_run(event: str, job: Job) -> None:
+    with Path(os.environ["SHOP_LOG"]).open("a") as log:
+        log.write(f"{event} {job.payload} {job.attempts} {os.getpid()}\n")
+
+
 @jobs.handler("die", lease=LEASE)
 def die(job: Job) -> None:
     time.sleep(0.3)  # until more is in hand
