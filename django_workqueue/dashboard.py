@@ -5,9 +5,13 @@ Knows nothing of requests or templates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import threading
+import time
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -16,10 +20,62 @@ from . import figures, history, inventory, plots
 from .history import DAY, HOUR, WEEK, Counts, History, Span, Worker
 from .stats import QueueStats
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
 LATE = timedelta(minutes=1)  # a ready piece of work that has waited so long wants to be looked at …
 TOO_LATE = timedelta(minutes=10)  # … and one that has waited so long is somebody's trouble
 SILENT = timedelta(seconds=60)  # a worker that has not been seen for so long is probably gone
 FRACTIONS = (0.5, 0.95)
+
+BUDGET = 0.02  # seconds that figures known from a moment ago are looked up anew in
+KEPT = 60.0  # seconds for which a figure is good enough meanwhile
+CHARTS_KEPT = {HOUR: 0.0, DAY: 60.0, WEEK: 600.0}  # a long past changes slowly
+MOST_KEPT = 256  # of charts
+
+
+class Memory(Generic[K, V]):
+    """What this process found out, and when. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _known
+        self._known: dict[K, tuple[float, V]] = {}
+
+    def keep(self, key: K, value: V) -> V:
+        """Remember, and forget the oldest of too much."""
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = time.monotonic(), value
+            while len(self._known) > MOST_KEPT:
+                del self._known[next(iter(self._known))]
+        return value
+
+    def recall(self, key: K, most: float) -> V | None:
+        """What is known, if that is not older than `most` seconds."""
+        with self._lock:
+            at, value = self._known.get(key, (0.0, None))
+        return value if value is not None and time.monotonic() - at < most else None
+
+    def age(self, key: K) -> float:
+        """How long ago it was found out, in seconds."""
+        with self._lock:
+            at, _value = self._known.get(key, (-math.inf, None))
+        return time.monotonic() - at
+
+    def clear(self) -> None:
+        """Forget it all."""
+        with self._lock:
+            self._known.clear()
+
+
+_figures: Memory[tuple[str, str], QueueStats] = Memory()
+_pasts: Memory[tuple[str, Span, str | None], History] = Memory()
+
+
+def forget() -> None:
+    """Let the next look find everything out anew."""
+    _figures.clear()
+    _pasts.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +154,19 @@ def queue_views(alias: str, names: Sequence[str] = ()) -> list[QueueView]:
     """The queues of an alias (of these names, or all), each with its last hour. Raises `UnknownQueue`."""
     known = inventory.queues(names, using=alias)
     past = history.history(alias, HOUR, queue=names[0] if len(names) == 1 else None)
-    return [QueueView(queue, queue.stats(), past.of(queue.name)) for queue in known]
+    stats = _stats(known)
+    return [QueueView(queue, stats[queue.name], past.of(queue.name)) for queue in known]
+
+
+def _stats(known: Sequence[inventory.KnownQueue]) -> dict[str, QueueStats]:
+    """The figures of queues on one alias: those that are not known, and of the others the oldest, are looked up."""
+    found: dict[str, QueueStats] = {}
+    deadline = time.monotonic() + BUDGET
+    for queue in sorted(known, key=lambda queue: -_figures.age((queue.alias, queue.name))):
+        key = queue.alias, queue.name
+        remembered = None if time.monotonic() < deadline else _figures.recall(key, KEPT)
+        found[queue.name] = remembered or _figures.keep(key, queue.stats())
+    return found
 
 
 def live_workers(alias: str) -> list[Worker]:
@@ -108,7 +176,10 @@ def live_workers(alias: str) -> list[Worker]:
 
 def charts(alias: str, span: Span, queue: str | None = None) -> tuple[History, list[plots.Plot]]:
     """The plots over a span, of one queue or (None) of all together."""
-    past = history.history(alias, span, queue=queue, fractions=FRACTIONS)
+    key = alias, span, queue
+    past = _pasts.recall(key, CHARTS_KEPT[span])
+    if past is None:
+        past = _pasts.keep(key, history.history(alias, span, queue=queue, fractions=FRACTIONS))
     counts = past.total()
     times = [past.start_of(bucket) for bucket in range(span.buckets)]
     marks = plots.time_marks(times, every=_MARKS[span])

@@ -19,7 +19,7 @@ from . import database, histogram
 from .sql import Statement
 from .sql import history as sql
 
-MOST = 15_000  # rows of minutes that one look reads
+MOST = 10_000  # rows of minutes that one look reads
 STRIDES = (1, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59)  # prime to the hour: they meet each of its minutes
 PATIENCE = timedelta(milliseconds=250)
 PLANNING = {"jit": "off", "enable_seqscan": "off"}

@@ -66,16 +66,17 @@ class _Table:
         def fill(text: str) -> str:
             return text.replace("{IDENT}", self.ident).replace("{AFTER}", f"u.after{collate}")
 
-        body = f"""FROM (
-     SELECT x.*, ({self.filter}) AS matches
-     FROM {_STREAMS.replace("{TYPE}", self.type)}
-     CROSS JOIN LATERAL (
-      SELECT q.*, {self.state.replace("%(max)s::int", "u.most")} AS state,
+        streams = f"FROM {_STREAMS.replace('{TYPE}', self.type)}"
+        seen = f"""SELECT q.*, {self.state.replace("%(max)s::int", "u.most")} AS state,
        row_number() OVER (ORDER BY {fill(order)}) AS nth
-      FROM {self.name} q WHERE {fill(where)} ORDER BY {fill(order)} LIMIT %(look)s::int) x) x"""
-        page = f"""SELECT {self.columns} {body} WHERE x.matches OR x.nth = %(look)s::int
+      FROM {self.name} q WHERE {fill(where)} ORDER BY {fill(order)} LIMIT %(look)s::int"""
+        # No stream is read further than its share of the page.
+        page = f"""SELECT {self.columns} {streams} CROSS JOIN LATERAL (
+      SELECT x.*, ({self.filter}) AS matches FROM ({seen}) x WHERE ({self.filter}) OR x.nth = %(look)s::int
+      ORDER BY {fill(order).replace("q.", "x.")} LIMIT %(limit)s::int) x
      ORDER BY {fill(merge)} LIMIT %(limit)s::int"""
-        count = f"""SELECT count(*) FILTER (WHERE x.matches), COALESCE(max(x.nth) = %(look)s::int, false) {body}"""
+        count = f"""SELECT count(*) FILTER (WHERE {self.filter}), COALESCE(max(x.nth) = %(look)s::int, false)
+     {streams} CROSS JOIN LATERAL ({seen}) x"""
         return Listing(
             Statement(f"browse_{name}_page", page, prepare=False, for_people=True),
             Statement(f"browse_{name}_count", count, prepare=False, for_people=True),

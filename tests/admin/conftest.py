@@ -8,12 +8,20 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
+from django_workqueue import dashboard
+
 
 def address(name: str, /, *args: Any, **query: Any) -> str:
     """The address of a page of the admin."""
     from django_workqueue.admin.pages import url
 
     return url("admin", name, *args, **query)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    """The dashboard finds everything out anew."""
+    dashboard.forget()
 
 
 @pytest.fixture

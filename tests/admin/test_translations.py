@@ -56,9 +56,7 @@ def test_a_catalogue_fills_the_same_holes_and_is_compiled(fresh, language, tmp_p
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("language", "text"), [("de", "Was geschah"), ("fr", "Ce qui s’est passé"), ("es", "Qué ocurrió")]
-)
+@pytest.mark.parametrize(("language", "text"), [("de", "Was geschah"), ("fr", "Les tendances"), ("es", "Qué ocurrió")])
 def test_the_dashboard_speaks_the_language(admin_client, language, text):
     scene.whole()
     with translation.override(language):
