@@ -24,14 +24,21 @@ LEASE = 60_000_000
 PEOPLE = {name for name, statement in parsed.every().items() if statement.for_people}
 
 
+@contextmanager
+def quiet(connect, partition):
+    """A connection that neither autovacuum of the partition nor an earlier test's statistics disturb."""
+    connection = connect(cursor_factory=psycopg.ClientCursor)
+    connection.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")
+    yield connection
+    connection.execute(f"ALTER TABLE {partition} RESET (autovacuum_enabled)")
+    connection.execute(f"VACUUM (ANALYZE, TRUNCATE OFF) {partition}")
+
+
 @pytest.fixture
 def session(connect):
-    """A connection that neither autovacuum nor an earlier test's statistics disturb."""
-    connection = connect(cursor_factory=psycopg.ClientCursor)
-    connection.execute("ALTER TABLE workqueue_item_default SET (autovacuum_enabled = off)")
-    yield connection
-    connection.execute("ALTER TABLE workqueue_item_default RESET (autovacuum_enabled)")
-    connection.execute("VACUUM (ANALYZE, TRUNCATE OFF) workqueue_item_default")
+    """The same of the items."""
+    with quiet(connect, "workqueue_item_default") as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -396,12 +403,12 @@ def test_every_statement_touches_its_queues_partition_only_even_under_a_generic_
 
 
 @contextmanager
-def updates(session):
+def updates(session, partition="workqueue_item_default"):
     """How many rows a transaction updated, and how many of those without touching an index."""
 
     def count():
         return session.execute(
-            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'workqueue_item_default'"
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = %s", [partition]
         ).fetchone()
 
     counted = []
