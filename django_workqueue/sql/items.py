@@ -133,8 +133,7 @@ CLAIM = Statement(
     ordered=True,
 )
 
-# The priorities in use: a loose index scan, one seek for each.
-# The ranks in use, by a loose scan of the claim index.
+# The ranks in use: a loose scan of the claim index, one seek for each.
 _RANKS = f"""rank(r) AS (
      (SELECT -q.priority FROM workqueue_item q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
      UNION ALL

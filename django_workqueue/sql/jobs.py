@@ -126,10 +126,10 @@ CLAIM = Statement(
      upd.error::text, NULLIF(upd.metadata, '{{{{}}}}')::text
     FROM (VALUES (1)) one LEFT JOIN upd ON true
     """.replace("{{}}", "{}"),
-    prepare=False,
+    ordered=True,
 )
 
-# The ranks in use, by a loose scan of the claim index.
+# The ranks in use: a loose scan of the claim index, one seek for each.
 _RANKS = f"""rank(r) AS (
      (SELECT -q.priority FROM workqueue_job q WHERE q.queue = {{Q}} AND {OPEN} ORDER BY -q.priority LIMIT 1)
      UNION ALL
@@ -140,7 +140,7 @@ _RANKS = f"""rank(r) AS (
 DISCOVER = Statement(
     "job_discover",
     f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
-    prepare=False,
+    ordered=True,
 )
 
 # Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
@@ -327,7 +327,7 @@ BURY = Statement(
      FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.kind)
     SELECT kind, count(*) FROM buried GROUP BY kind
     """,
-    prepare=False,
+    ordered=True,
 )
 
 PRUNE = Statement(
@@ -340,7 +340,7 @@ PRUNE = Statement(
     gone AS (DELETE FROM workqueue_job q WHERE q.queue = {Q} AND q.id = ANY (ARRAY(SELECT id FROM old)) RETURNING 1)
     SELECT count(*) FROM gone
     """,
-    prepare=False,
+    ordered=True,
 )
 
 # Of tasks that are due, which kinds there are among the first. (Behind them lies what is not their turn yet.)
@@ -354,7 +354,7 @@ WAITING_KINDS = Statement(
      ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int) w
     WHERE w.task AND NOT w.kind = ANY (%(known)s::text[])
     """,
-    prepare=False,
+    ordered=True,
 )
 
 # The names of the queues that have, or had, jobs.
