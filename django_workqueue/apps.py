@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -27,6 +29,9 @@ class WorkqueueConfig(AppConfig):
         from .checks import check_all  # noqa: PLC0415 - models are not ready at import
 
         checks.register(check_all, "workqueue")
+        if getattr(settings, "TASKS", None):
+            with suppress(ModuleNotFoundError):  # Django 5.2 has no tasks
+                import_module("django.tasks.checks")  # registers, which Django itself leaves to nobody
         if bring_task_queues not in discovery.others:
             discovery.others.append(bring_task_queues)
 

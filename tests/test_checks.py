@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.test import override_settings
 
@@ -70,6 +71,16 @@ def test_uwsgi_without_threads_is_a_warning(monkeypatch):
     assert "workqueue.W002" in ids()
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={"enable-threads": True}))
     assert "workqueue.W002" not in ids()
+
+
+def test_what_is_wrong_with_a_task_backend_is_said_too():
+    pytest.importorskip("django.tasks")
+    ours = {"BACKEND": "django_workqueue.backend.WorkqueueBackend", "OPTIONS": {"max_atempts": 3}}
+    with override_settings(TASKS={"default": ours}):
+        apps.get_app_config("workqueue").ready()
+        messages = run_checks()
+    (message,) = [message for message in messages if message.id == "workqueue.E102"]
+    assert "max_atempts" in message.msg
 
 
 def test_the_checks_are_registered():
