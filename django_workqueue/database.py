@@ -11,10 +11,10 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
@@ -39,7 +39,17 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 MINIMUM_VERSION = (14, 0)
+PATIENCE = timedelta(seconds=60)  # how long a server may take over one statement of ours
+# What a connection that is silently gone is noticed by, unless OPTIONS say otherwise. (Seconds; milliseconds.)
+NOTICING = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 CANCELLED = "57014"  # query_canceled: by statement_timeout, or by somebody
+UNDEFINED_TABLE = "42P01"
 UNIQUE_VIOLATION = "23505"
 
 
@@ -108,6 +118,9 @@ class Connection:
     is prepared and no session state is relied upon: each statement then travels as one message with its own
     BEGIN and SET LOCAL.
 
+    A statement that has no answer within `patience` raises as if the connection were lost: TCP tells nobody that the
+    network has gone silent, or a proxy in it.
+
     Errors come out as `django.db.utils` errors with psycopg's as their cause.
     """
 
@@ -118,9 +131,11 @@ class Connection:
         application: str,
         lock_timeout: timedelta | None = None,
         synchronous_commit: bool = True,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self.alias = alias
         self.application = application
+        self.patience = patience
         self.pooled = False
         # Each of our statements has an index to go by. A plan kept from when a table was small must not scan it later.
         self._session = {"default_transaction_isolation": "read committed", "enable_seqscan": "off", "jit": "off"}
@@ -135,6 +150,17 @@ class Connection:
     def is_open(self) -> bool:
         """Whether a server connection is held."""
         return self._wrapper is not None
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the last answer came from a server that takes writes.
+
+        A read does not fail on a standby, nor on a primary that has been demoted; but what it tells there is the past.
+        """
+        if self._wrapper is None or self._wrapper.connection is None:
+            return False
+        status = self._wrapper.connection.info.parameter_status  # the server reports these by itself
+        return "on" not in (status("in_hot_standby"), status("default_transaction_read_only"))
 
     @property
     def raw(self) -> psycopg.Connection[Any]:
@@ -183,6 +209,8 @@ class Connection:
         options.pop("pool", None)
         options.pop("isolation_level", None)
         options["application_name"] = self.application
+        for name, value in NOTICING.items():
+            options.setdefault(name, value)
         wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.alias)
         require_postgresql(wrapper)
         wrapper.inc_thread_sharing()
@@ -197,6 +225,7 @@ class Connection:
         return wrapper, self._cursor
 
     def _prepare_session(self, raw: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        bound(raw, self.patience.total_seconds())
         # A pooling proxy answers the start-up with a backend pid of its own invention.
         (pid,) = psycopg.ClientCursor(raw).execute("SELECT pg_backend_pid()").fetchone() or (None,)
         self.pooled = pid != raw.info.backend_pid
@@ -222,6 +251,30 @@ class Connection:
                 cursor.execute("ROLLBACK")
             raise
         return last_rows(cursor)
+
+
+def bound(raw: psycopg.Connection[Any], seconds: float) -> None:
+    """Let no statement on a connection wait for longer than that."""
+    wait = raw.wait
+
+    def bounded(answering: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        return wait(_within(seconds, answering), *args, **kwargs)
+
+    raw.wait = bounded  # type: ignore[method-assign]
+
+
+def _within(seconds: float, answering: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    # psycopg sends what the socket is ready for, every now and then nothing.
+    until = time.monotonic() + seconds
+    try:
+        wanted = next(answering)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > until:
+                raise psycopg.OperationalError(f"the server has not answered for {seconds:g} s")
+            wanted = answering.send(ready)
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 # In front of a statement, in one message with it and so for it alone.

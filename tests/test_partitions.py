@@ -96,6 +96,25 @@ def test_refusals_say_what_is_wrong():
         create("twice", "items")
 
 
+@pytest.mark.parametrize("words", [["list"], ["create", "hot"], ["drop", "hot", "--face", "items"]])
+def test_a_database_without_our_tables_is_told_in_a_sentence(words):
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA without_tables")
+        cursor.execute("SET search_path = without_tables")
+        try:
+            with pytest.raises(CommandError, match=r"Run `manage\.py migrate`"):
+                command(*words)
+        finally:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA without_tables")
+
+
+@pytest.mark.parametrize("words", [["list"], ["create", "hot"]])
+def test_an_unknown_alias_is_refused_with_a_list_of_the_known(words):
+    with pytest.raises(CommandError, match=r"nowhere.*Those there are: default, other"):
+        command("--database", "nowhere", *words)
+
+
 @pytest.mark.django_db(transaction=False)
 def test_refuses_inside_a_transaction():
     with pytest.raises(PartitionError, match="atomic"):

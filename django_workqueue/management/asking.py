@@ -12,7 +12,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_workqueue import database
 from django_workqueue.exceptions import WorkqueueError
 
-UNDEFINED_TABLE = "42P01"
+NO_TABLES = "The database has no tables of django_workqueue yet. Run `manage.py migrate` on it."
 
 
 def add_selection(parser: CommandParser) -> None:
@@ -35,6 +35,6 @@ def told() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    if database.sqlstate(error) == UNDEFINED_TABLE:
-        return "The database has no tables of django_workqueue yet. Run `manage.py migrate` on it."
+    if database.sqlstate(error) == database.UNDEFINED_TABLE:
+        return NO_TABLES
     return f"The database did not answer: {error}"

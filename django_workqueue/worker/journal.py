@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable
 from typing import Any
 
+from django_workqueue import database
 from django_workqueue.engine import Handler
 
 logger = logging.getLogger("django_workqueue")
@@ -78,7 +79,10 @@ def gone(alias: str, part: str, error: BaseException) -> None:
 
 def refused(alias: str, part: str, error: BaseException) -> None:
     """The database will not do what a part of the worker needs."""
-    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, _first_line(error))
+    what = _first_line(error)
+    if database.sqlstate(error) == database.UNDEFINED_TABLE:
+        what += " (run `manage.py migrate` on it)"
+    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, what)
 
 
 def back(alias: str, seconds: float) -> None:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from django.db import connections
+
 from django_workqueue import conf, engine
 from django_workqueue.database import resolve
 from django_workqueue.engine import Source
@@ -153,6 +155,8 @@ class Worker:
 
 
 def _sources(queues: list[Any] | None, using: str | None) -> list[Source]:
+    if using is not None and using not in connections.settings:
+        raise Unworkable(f"the connection {using!r} doesn't exist. Those there are: {', '.join(connections.settings)}.")
     known = [source for source in engine.registered() if using is None or source.alias == resolve(using)]
     if queues is None:
         found = [source for source in known if source.handlers]

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError
 
 from django_workqueue import Item, Queue
 from django_workqueue.worker import Counts
@@ -72,6 +72,19 @@ def test_it_says_so_once_when_it_goes_and_once_when_it_is_back(
     wait_until(lambda: "is back" in caplog.text)
     assert len(re.findall("cannot be used", caplog.text)) == 1
     assert len(re.findall("is back", caplog.text)) == 1
+
+
+def test_where_tables_are_missing_it_says_that_they_are_to_be_migrated(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def claim_on(*_: Any) -> Any:
+        raise ProgrammingError('relation "workqueue_item" does not exist') from psycopg.errors.UndefinedTable()
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    queue.handler(lambda item: None)
+    running = working(queue, poll=0.05)
+    wait_until(lambda: "run `manage.py migrate`" in caplog.text)
+    running.stop()
 
 
 def test_a_connection_on_a_read_only_standby_is_dropped_and_remade(

@@ -67,6 +67,14 @@ def test_an_unknown_name_is_a_command_error_that_lists_the_known_ones(shop: Shop
     assert "Traceback" not in said
 
 
+def test_an_unknown_alias_is_a_command_error_that_lists_the_known_ones(shop: Shop) -> None:
+    process = shop.start("--database", "nowhere")
+    said = output_of(process)
+    assert process.returncode == 1
+    assert "CommandError: the connection 'nowhere' doesn't exist. Those there are: default" in said
+    assert "Traceback" not in said
+
+
 def test_no_handler_at_all_is_a_command_error_that_says_what_to_do(shop: Shop) -> None:
     process = shop.start(SHOP_AUTODISCOVER="")
     said = output_of(process)

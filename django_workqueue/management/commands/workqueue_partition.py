@@ -6,7 +6,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_workqueue import partitions
-from django_workqueue.partitions import FREE, PartitionError
+from django_workqueue.management.asking import NO_TABLES, told
+from django_workqueue.partitions import FREE
 
 
 class Command(BaseCommand):
@@ -27,16 +28,17 @@ class Command(BaseCommand):
         drop.add_argument("--purge", action="store_true", help="delete the queue's rows instead of moving them")
 
     def handle(self, *, verb: str, database: str | None, **options: Any) -> None:
-        try:
+        with told():
             if verb == "list":
                 self._list(database)
             else:
                 self._change(verb, database, **options)
-        except PartitionError as error:
-            raise CommandError(str(error)) from error
 
     def _list(self, database: str | None) -> None:
-        for partition in partitions.partitions(database):
+        found = partitions.partitions(database)
+        if not found:  # for there is always DEFAULT
+            raise CommandError(NO_TABLES)
+        for partition in found:
             queue = "(all others)" if partition.queue is None else repr(partition.queue)
             size = f"{partition.bytes / 1_048_576:.1f} MiB"
             self.stdout.write(f"{partition.face:5}  {queue}  {partition.table}  about {partition.rows:,} rows  {size}")
