@@ -260,7 +260,7 @@ def bound(raw: psycopg.Connection[Any], seconds: float) -> None:
     def bounded(answering: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return wait(_within(seconds, answering), *args, **kwargs)
 
-    raw.wait = bounded  # type: ignore[method-assign]
+    raw.wait = bounded  # type: ignore[method-assign, assignment]
 
 
 def _within(seconds: float, answering: Generator[Any, Any, T]) -> Generator[Any, Any, T]:

@@ -29,6 +29,7 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 LOCK_TIMEOUT = timedelta(milliseconds=100)  # how long a stranger's open transaction can hold up a batch
+PATIENCE = timedelta(seconds=30)  # how long the server may take over a batch before it counts as gone
 COUNTS_PATIENCE = 0.05  # seconds that writing the counters of many queues may hold up enqueues
 IDLE_AFTER = 60.0  # seconds after which an unused connection is given back …
 IDLE_AFTER_IN_TESTS = 1.0  # … soon enough for DROP DATABASE, which waits 5 s for sessions to go
@@ -46,7 +47,9 @@ class Commits:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self.connection = Connection(alias, application="django_workqueue enqueue", lock_timeout=LOCK_TIMEOUT)
+        self.connection = Connection(
+            alias, application="django_workqueue enqueue", lock_timeout=LOCK_TIMEOUT, patience=PATIENCE
+        )
         self.batcher = Batcher(
             name=f"workqueue-enqueue-{alias}",
             batch_max=conf.batch_max,

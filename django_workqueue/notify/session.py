@@ -9,7 +9,6 @@ It is driven through libpq's nonblocking calls: on a connection whose other end 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import selectors
 import socket
@@ -25,7 +24,6 @@ from psycopg.pq import ConnStatus, ExecStatus
 from django_workqueue.database import Connection
 
 WITHIN = 5.0  # seconds in which the server answers, and a wake to ourselves comes back
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 LISTEN = sql.SQL("LISTEN {channel}")
 UNLISTEN = sql.SQL("UNLISTEN {channel}")
@@ -130,7 +128,6 @@ class Session:
 
     def _open(self) -> None:
         raw = self._connection.raw
-        _keep_alive(raw)
         self._pgconn = raw.pgconn
         self._encoding = raw.info.encoding
         self._alone = self._resources.enter_context(selectors.DefaultSelector())
@@ -185,16 +182,3 @@ class Session:
 
     def _lost(self) -> bool:
         return bool(self._pgconn.status != ConnStatus.OK)
-
-
-def _keep_alive(raw: psycopg.Connection[object]) -> None:
-    """Have TCP notice within half a minute that the other end is gone, unless OPTIONS says how."""
-    if any(name.startswith(("keepalives", "tcp_user_timeout")) for name in raw.info.get_parameters()):
-        return
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(raw.fileno())) as tcp:
-        if tcp.family not in (socket.AF_INET, socket.AF_INET6):
-            return
-        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, seconds in KEEPALIVE.items():
-            if hasattr(socket, name):
-                tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from time import monotonic
 from typing import Any
+
+import psycopg
+from django.db import OperationalError
 
 from django_workqueue.database import Connection
 from django_workqueue.engine import Source
@@ -22,6 +26,7 @@ AGAIN = 1.0  # seconds at most until leases that could not be renewed are tried 
 CHECK_EVERY = 1.0  # seconds from one look whether running work was cancelled to the next, the first one as late …
 CHECK_SHARE = 20  # … but a look that took x is not followed by another within 20 x
 CHECK_AT_ONCE = 1000  # pieces of work that one statement looks at
+LEAST_PATIENCE, MOST_PATIENCE = 2.0, 30.0  # seconds that the server may take to answer
 
 
 class Lease:
@@ -61,6 +66,8 @@ class Renewer:
         self.alias = alias
         self.leases: dict[Any, Lease] = {}  # set and popped by other threads: single operations, atomic
         self._tick = min(max(shortest / 12, 0.02), CHECK_EVERY / 4)
+        # In time for another try before the shortest lease, renewed when a third of it has passed, has lapsed.
+        self._answered_in = timedelta(seconds=min(max(shortest / 4, LEAST_PATIENCE), MOST_PATIENCE))
         self._check_at = 0.0
         self._outage = outage
         self._thread: threading.Thread | None = None
@@ -93,7 +100,7 @@ class Renewer:
         self.leases.pop(key, None)
 
     def _run(self, stop: threading.Event) -> None:
-        connection = Connection(self.alias, application="django_workqueue renew")
+        connection = Connection(self.alias, application="django_workqueue renew", patience=self._answered_in)
         patience = Patience("renew", self._outage)
         while not stop.wait(self._tick):
             for task in self._due(monotonic()):
@@ -137,6 +144,7 @@ class Renewer:
         for lease, some in held:
             gone = [ident for ident in some if tokens.get(ident) != lease.token]
             if gone:
+                _believe(connection)
                 lease.lost(gone)
         now = monotonic()
         self._check_at = max(self._check_at, now + CHECK_SHARE * (now - began))
@@ -155,6 +163,7 @@ def _renew(lease: Lease, connection: Connection) -> None:
         still_held = set(source.held_on(connection, lease.token, sorted(missing)))
         gone = missing - still_held
         if gone:
+            _believe(connection)
             lease.lost(sorted(gone))
         missing = still_held
     if missing:
@@ -163,3 +172,9 @@ def _renew(lease: Lease, connection: Connection) -> None:
         return
     lease.renewed(before + lease.lane.seconds)
     lease.renew_at = before + lease.lane.seconds / 3
+
+
+def _believe(connection: Connection) -> None:
+    """Raise if what was read may be the past: on a server that no longer takes, or does not yet take, writes."""
+    if not connection.takes_writes:
+        raise OperationalError("the server is a read-only standby") from psycopg.errors.ReadOnlySqlTransaction()

@@ -26,6 +26,7 @@ from .outage import Outage, Patience
 AT_ONCE = 2000  # outcomes of one lane in one go
 WHOLE = 0.05  # seconds that part of a claim may wait for the rest, while whole claims are there to be written
 LOCK_TIMEOUT = timedelta(milliseconds=100)  # a row that a stranger's transaction holds must not stop the others
+PATIENCE = timedelta(seconds=30)  # for one answer; what is to be written is small, and locked rows are not waited for
 LATER = 0.5  # seconds until such a row is tried again
 
 Taken = list[tuple[Batch, list[Outcome]]]
@@ -54,7 +55,9 @@ class Settler:
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._held: list[tuple[float, Batch, Outcome]] = []  # rows that a stranger holds, with when to try them again
-        self._connection = Connection(alias, application="django_workqueue settle", lock_timeout=LOCK_TIMEOUT)
+        self._connection = Connection(
+            alias, application="django_workqueue settle", lock_timeout=LOCK_TIMEOUT, patience=PATIENCE
+        )
         self._patience = Patience("settle", outage)
         self._ledger = metrics.ledger(alias)
         self._thread = threading.Thread(target=self._run, name=f"workqueue-settle-{alias}", daemon=True)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Stage:
         self.started: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         self.faults: list[tuple[float, str]] = []
+        self.heals: list[float] = []
         self.chance = random.Random(folder.name)
         self.run("migrate", "-v0", url=server.url)
 
@@ -124,6 +126,10 @@ class Stage:
         """Note that one is injected now."""
         self.faults.append((time.monotonic(), name))
 
+    def healed(self) -> None:
+        """Note that what the last fault took away is there again."""
+        self.heals.append(time.monotonic())
+
     def finish(
         self, rules: checker.Rules | None = None, *, deadline: float = 120, more: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -162,11 +168,21 @@ class Stage:
         return sum(each.poll() is None for each in self.started if each not in self.workers)
 
     def _recovery(self, noted: history.History) -> dict[str, Any]:
-        """The longest time from a fault until the next completed run, and from a cut-off run until the next of it."""
-        ends = sorted(run.ended for run in noted.runs if run.ended is not None and run.outcome == "ok")
-        gaps = [next((end - at for end in ends if end > at), None) for at, _ in self.faults]
-        known = [gap for gap in gaps if gap is not None]
-        return {"worst_recovery_s": round(max(known), 2)} if known else {}
+        """How long it took, at worst, until something asked for after a fault was over had started.
+
+        And, over the whole scenario, how long something acknowledged waited for its start.
+        """
+        starts: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in sorted(noted.runs, key=lambda run: run.started):
+            starts[run.queue, run.name].append(run.started)
+        waits = [
+            (ask.began, next(at for at in starts[ask.queue, ask.name] if at >= ask.began), ask.acked)
+            for ask in noted.asks
+            if ask.acked is not None
+        ]
+        back = [min((start for began, start, _ in waits if began > heal), default=heal) - heal for heal in self.heals]
+        figures = {"worst_wait_s": round(max(start - acked for _, start, acked in waits), 2)} if waits else {}
+        return figures | ({"worst_recovery_s": round(max(back), 2)} if back else {})
 
 
 def children_of(pid: int) -> list[int]:

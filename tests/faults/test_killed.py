@@ -77,7 +77,5 @@ def worst_rerun(stage: Stage, killed: set[int]) -> float:
         if run.ended is None:
             after = (each for each in runs[number + 1 :] if (each.queue, each.name) == (run.queue, run.name))
             again = next(after, None)
-                (each for each in runs[number + 1 :] if (each.queue, each.name) == (run.queue, run.name)), None
-            )
             worst = max(worst, again.started - run.started if again else 0.0)
     return round(worst, 2)

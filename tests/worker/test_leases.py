@@ -5,15 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
-from django_workqueue import Item, Queue
+from django_workqueue import Item, JobQueue, Queue
+from django_workqueue.database import Connection, Verdict, verdict
 from django_workqueue.engine import Outcome, Settled
 from django_workqueue.worker import Counts, Worker
+from django_workqueue.worker.outage import Outage
+from django_workqueue.worker.renew import Lease, Renewer
 from tests.interleave import wait_until
 from tests.worker.conftest import MakeQueue, Rows, Running
 
@@ -275,3 +279,21 @@ def test_an_outcome_that_cannot_be_written_holds_up_no_other(
     queue.enqueue("a", "b", "poison", "c")
     assert Worker([queue]).drain() == Counts(completed=3)
     assert "poison" in caplog.text
+
+
+def test_no_lease_is_lost_by_what_a_read_only_server_says(db: None) -> None:
+    """After a failover a renewer may still be on the old primary, which knows nothing of the claims made since."""
+    source, told = JobQueue("renewed-after-failover").source, list[Any]()
+    lane: Any = SimpleNamespace(source=source, seconds=60.0)
+    lease = Lease(lane, 1, time.monotonic(), held=lambda: [1], renewed=lambda deadline: None, lost=told.append)
+    renewer = Renewer("default", Outage("default"), shortest=60.0)
+    connection = Connection("default", application="django_workqueue renew")
+    connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(OperationalError) as raised:
+        renewer._check(source, [lease], connection)
+    assert verdict(raised.value) is Verdict.RECONNECT
+    assert told == []
+    connection.execute("SET default_transaction_read_only = off")
+    renewer._check(source, [lease], connection)
+    assert told == [[1]]
+    connection.close()
