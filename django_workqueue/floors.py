@@ -24,7 +24,8 @@ SETTLED = 1_000_000  # µs: no floor is later than this long ago, so that a comm
 RECENT_EVERY = 1.0  # seconds between looks from the floors of a while ago
 RECENT_AGE = 2.0
 RESCAN_EVERY = 10.0
-RESCAN_SHARE = 50  # a look from the beginning that took x is not repeated within 50 x
+RESCAN_SHARE = 50  # a look from the beginning that took x is not repeated within 50 x …
+RESCAN_LEAST = 1.0  # … or a second: if it was the machine that was slow, that is soon found out
 DISCOVER_EVERY = 10.0
 CHEAP = 2_000  # µs that a look from the beginning may take …
 CHEAP_PER_ROW = 15  # … plus this for each row it leases
@@ -127,7 +128,7 @@ class Floors:
         self._over_budget += 1
         if self._dear or self._over_budget >= 2 or took > 10 * budget:
             self._dear = True
-            self._rescan_at = self._clock() + max(RESCAN_EVERY, RESCAN_SHARE * took / 1e6)
+            self._rescan_at = self._clock() + max(RESCAN_LEAST, RESCAN_SHARE * took / 1e6)
 
     def _from_the_beginning(self) -> Look:
         return Look(self._intervals(dict.fromkeys(self._floors, self._start)), beginning=True)

@@ -40,7 +40,7 @@ def a_cost_that_is_cheap(monkeypatch):
     monkeypatch.setattr(floors, "CHEAP", 2_000)
 
 
-CHEAP, DEAR, FAR_TOO_DEAR = 1_000, 5_000, 100_000  # µs
+CHEAP, DEAR, FAR_TOO_DEAR = 1_000, 5_000, 110_000  # µs
 
 
 def claim(made, *, took=CHEAP, rows=(), limit=100, at=NOW):
@@ -125,8 +125,8 @@ def test_a_look_may_take_longer_the_more_it_leases(clock):
         assert claim(made, took=9_000, rows=rows, limit=500).beginning
 
 
-def test_what_is_dear_is_not_repeated_for_ten_seconds_or_fifty_times_its_cost(clock):
-    for took, pause in ((FAR_TOO_DEAR, 10.0), (1_000_000, 50.0)):
+def test_what_is_dear_is_not_repeated_for_a_second_or_fifty_times_its_cost(clock):
+    for took, pause in ((20_001, 1.0), (FAR_TOO_DEAR, 5.5), (1_000_000, 50.0)):
         made = Floors("", clock)
         claim(made, took=took)
         clock.now += pause - 0.1
@@ -215,6 +215,7 @@ def test_what_a_claim_found_due_and_left_is_not_passed_by(dear):
 
 
 def test_once_a_second_a_look_starts_from_the_floors_of_two_seconds_ago(dear, clock):
+    dear._rescan_at = float("inf")
     for step in range(40):  # a claim each 0.1 s, and the server's clock with them
         clock.now += 0.1
         claim(dear, at=NOW + step * SECOND // 10)
@@ -229,6 +230,7 @@ def test_once_a_second_a_look_starts_from_the_floors_of_two_seconds_ago(dear, cl
 
 def test_a_row_that_was_held_for_a_moment_is_found_within_three_seconds(dear, clock):
     """Whenever it was passed by, the recent look begins before it."""
+    dear._rescan_at = float("inf")
     for held in range(0, 40, 3):
         passed_by = None
         for step in range(80):
