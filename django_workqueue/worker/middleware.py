@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
 from django.utils.module_loading import import_string
 
@@ -48,7 +48,7 @@ def around(handler: Handler) -> Callable[[Any], Any]:
             return chain(Delivery(name, handler, job=work))
         return chain(Delivery(name, handler, items=tuple(work) if batch else (work,)))
 
-    return call
+    return markcoroutinefunction(call) if handler.is_async else call
 
 
 def _innermost(handler: Handler) -> Next:

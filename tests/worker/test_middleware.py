@@ -1,8 +1,11 @@
 """`WORKQUEUE_MIDDLEWARE`: around each handler, in order, in the handler's own world."""
 
 import asyncio
+import contextvars
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,12 +14,16 @@ from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
 from django.test import override_settings
 from django.utils.decorators import async_only_middleware, sync_and_async_middleware, sync_only_middleware
 
-from django_workqueue import Item, PermanentError, Queue
+from django_workqueue import Item, Job, JobQueue, PermanentError, Queue, Retry, testing
+from django_workqueue.models import WorkJob
 from django_workqueue.worker import Counts, Worker
+from tests.interleave import wait_until
 from tests.worker.conftest import Rows
 
 log: list[str] = []
 HERE = "tests.worker.test_middleware"
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +31,7 @@ def empty_log() -> None:
     log.clear()
 
 
-def drain(queue: Queue[Any], *names: str) -> Counts:
+def drain(queue: Queue[Any] | JobQueue, *names: str) -> Counts:
     with override_settings(WORKQUEUE_MIDDLEWARE=[f"{HERE}.{name}" for name in names]):
         return Worker([queue]).drain()
 
@@ -175,3 +182,200 @@ def test_middleware_that_can_live_nowhere_is_refused(queue: Queue[str]) -> None:
     queue.handler(named)
     with pytest.raises(ImproperlyConfigured, match="incapable"):
         drain(queue, "incapable")
+
+
+# Jobs
+
+
+@pytest.fixture
+def jobs(db: None) -> Iterator[JobQueue]:
+    """A job queue of the test's own."""
+    queue = JobQueue(f"middleware {next(_numbers)}")
+    yield queue
+    WorkJob.objects.filter(queue=queue.name).delete()
+
+
+@sync_and_async_middleware
+def looking(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def look(delivery: Any) -> None:
+        log.append(f"{delivery.queue} {delivery.handler.kind} {delivery.job.payload} {delivery.items}")
+
+    if iscoroutinefunction(following):
+
+        async def acall(delivery: Any) -> Any:
+            look(delivery)
+            return [await following(delivery)]
+
+        return acall
+
+    def call(delivery: Any) -> Any:
+        look(delivery)
+        return [following(delivery)]
+
+    return call
+
+
+@sync_only_middleware
+def forgiving(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(delivery: Any) -> Any:
+        try:
+            return following(delivery)
+        except LookupError as error:
+            return f"forgiven {error}"
+
+    return call
+
+
+@async_only_middleware
+def snoozing(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def call(delivery: Any) -> Any:
+        try:
+            return await following(delivery)
+        except LookupError as error:
+            raise Retry(timedelta(hours=1)) from error
+
+    return call
+
+
+variable = contextvars.ContextVar("variable", default="unset")
+
+
+@sync_only_middleware
+def setting(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(delivery: Any) -> Any:
+        variable.set("set by setting")
+        return following(delivery)
+
+    return call
+
+
+@async_only_middleware
+def asetting(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def call(delivery: Any) -> Any:
+        variable.set("set by asetting")
+        return await following(delivery)
+
+    return call
+
+
+def skipping(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda delivery: "skipped"
+
+
+def handle(queue: JobQueue, fn: Callable[[Job], Any], *, is_async: bool) -> None:
+    """Let `fn` be the handler, from either world."""
+
+    async def afn(job: Job) -> Any:
+        await asyncio.sleep(0)
+        return fn(job)
+
+    queue.handler("job")(afn if is_async else fn)
+
+
+both_worlds = pytest.mark.parametrize("is_async", [False, True])
+
+
+@both_worlds
+@pytest.mark.parametrize("between", [[], ["plain_for_jobs"], ["only_async"]])
+def test_a_jobs_delivery_has_the_job_and_what_is_returned_is_the_result(
+    jobs: JobQueue, is_async: bool, between: list[str]
+) -> None:
+    handle(jobs, lambda job: job.payload, is_async=is_async)
+    number = jobs.enqueue("job", 5)
+    assert drain(jobs, "looking", *between, "looking") == Counts(completed=1)
+    assert log.count(f"{jobs.name} job 5 ()") == 2
+    assert jobs.get(number).result == [[5]]
+
+
+@sync_only_middleware
+def plain_for_jobs(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(delivery: Any) -> Any:
+        return following(delivery)
+
+    return call
+
+
+@both_worlds
+def test_middleware_sees_what_the_handler_raises_and_may_make_something_else_of_it(
+    jobs: JobQueue, is_async: bool
+) -> None:
+    def work(job: Job) -> Any:
+        raise {"lookup": LookupError("it"), "value": ValueError("no")}[job.payload]
+
+    handle(jobs, work, is_async=is_async)
+    forgiven, failed = jobs.enqueue("job", "lookup", max_attempts=1), jobs.enqueue("job", "value", max_attempts=1)
+    assert drain(jobs, "forgiving") == Counts(completed=1, failed=1)
+    assert jobs.get(forgiven).result == "forgiven it"
+    assert jobs.get(failed).last_error == "ValueError: no"
+    snoozed = jobs.enqueue("job", "lookup", max_attempts=1)
+    assert drain(jobs, "snoozing") == Counts()
+    assert (jobs.get(snoozed).attempts, jobs.get(snoozed).status) == (0, "pending")
+
+
+@both_worlds
+@pytest.mark.parametrize(("name", "seen"), [("setting", "set by setting"), ("asetting", "set by asetting")])
+def test_a_context_variable_that_middleware_sets_is_the_handlers_and_nobody_elses(
+    jobs: JobQueue, is_async: bool, name: str, seen: str
+) -> None:
+    handle(jobs, lambda job: variable.get(), is_async=is_async)
+    ids = jobs.enqueue_many("job", range(5))
+    assert drain(jobs, name) == Counts(completed=5)
+    assert {jobs.get(number).result for number in ids} == {seen}
+    after = jobs.enqueue("job")
+    assert drain(jobs) == Counts(completed=1)
+    assert jobs.get(after).result == "unset"
+    assert variable.get() == "unset"
+
+
+def test_middleware_that_does_not_go_on_keeps_the_handler_from_running(jobs: JobQueue) -> None:
+    jobs.handler("job")(lambda job: log.append("handler"))
+    number = jobs.enqueue("job")
+    assert drain(jobs, "skipping") == Counts(completed=1)
+    assert log == []
+    assert jobs.get(number).result == "skipped"
+
+
+@pytest.mark.parametrize("names", [["both"], ["plain_for_jobs"], ["plain_for_jobs", "only_async"]], ids=str)
+def test_a_timeout_reaches_an_async_handler_through_middleware_of_either_world(
+    jobs: JobQueue, names: list[str]
+) -> None:
+    ended: list[str] = []
+
+    @jobs.handler("job", timeout=timedelta(seconds=0.3))
+    async def work(job: Job) -> None:
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    number = jobs.enqueue("job", max_attempts=1)
+    assert drain(jobs, *names) == Counts(failed=1)
+    wait_until(lambda: ended)
+    assert str(jobs.get(number).last_error).startswith("HandlerTimeout:")
+
+
+@both_worlds
+def test_projects_tests_have_the_middleware_too(jobs: JobQueue, is_async: bool) -> None:
+    handle(jobs, lambda job: job.payload, is_async=is_async)
+    number = jobs.enqueue("job", 5)
+    with override_settings(WORKQUEUE_MIDDLEWARE=[f"{HERE}.looking"]):
+        assert testing.drain(jobs) == Counts(completed=1)
+    assert jobs.get(number).result == [5]
+
+
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [(["there_is_none"], ImportError), (["HERE"], TypeError), (["nothing_made"], ImproperlyConfigured)],
+)
+def test_middleware_that_cannot_be_made_stops_the_worker_as_it_starts(
+    jobs: JobQueue, names: list[str], error: type[Exception]
+) -> None:
+    jobs.handler("job")(lambda job: None)
+    number = jobs.enqueue("job")
+    with pytest.raises(error):
+        drain(jobs, *names)
+    assert jobs.get(number).attempts == 0
+
+
+def nothing_made(following: Callable[[Any], Any]) -> None: ...
