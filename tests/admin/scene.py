@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import connections
 
@@ -74,14 +74,15 @@ def items(
 
 def jobs(queue: str, *, alias: str = "default", wait: str = "1 second", **counts: int) -> None:
     """Rows of a job queue: so many of each state."""
+    now = datetime.now(UTC)
     errors = [
         {
             "type": "shop.mail.MailboxFull",
             "message": "user@example.org: the mailbox is full",
             "traceback": TRACEBACK,
             "worker": "web-1-4711-ab12cd",
-            "at": f"2026-01-02T03:{attempt:02}:05.000000Z",
-            "started": f"2026-01-02T03:{attempt:02}:04.000000Z",
+            "at": f"{now - timedelta(minutes=24 - attempt):%Y-%m-%dT%H:%M:%S}.000000Z",
+            "started": f"{now - timedelta(minutes=24 - attempt, seconds=1):%Y-%m-%dT%H:%M:%S}.000000Z",
             "attempt": attempt,
         }
         for attempt in (1, 2)
@@ -114,7 +115,7 @@ def worker(ident: str, queues: list[str], *, alias: str = "default", silence: ti
         cursor.execute(
             "INSERT INTO workqueue_worker (id, host, pid, started_at, seen_at, queues, concurrency, in_flight)"
             " VALUES (%s, %s, %s, now() - interval '3 hours', now() - %s::interval, %s::jsonb, 8, 5)",
-            [ident, ident.split("-", maxsplit=1)[0], 4711, silence, json.dumps(queues)],
+            [ident, ident.rsplit("-", 2)[0], 4711, silence, json.dumps(queues)],
         )
 
 
