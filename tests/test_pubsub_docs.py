@@ -1,9 +1,7 @@
 """The examples of docs/how-to/pubsub.md, run as they are printed there."""
 
 import asyncio
-import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +12,18 @@ from django.test import AsyncRequestFactory
 
 from django_workqueue import notify, publish
 from django_workqueue.notify import subscribe
+from tests import pages
 from tests.interleave import aside, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "pubsub.md"
 
 
 @pytest.fixture
 def page() -> Any:
     """The names that the page's examples define. Runs them all, from top to bottom."""
-    names: dict[str, Any] = {}
     wakeup = subscribe("default", "tiles")
     assert wakeup.wait(10)
-    for example in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        exec(compile(example, str(PAGE), "exec"), names)
-    yield {**names, "wakeup": wakeup}
+    yield {**pages.run("how-to/pubsub.md"), "wakeup": wakeup}
     wakeup.close()
     assert notify.close(10)
 
