@@ -496,3 +496,12 @@ def test_under_random_failures_timeouts_and_cancellations_every_entry_taken_on_l
     assert not [entry for entry in sure if not landed[entry]]
     assert len(sure) > 1000
     assert len(never) + len(unsure) > 50
+
+
+def test_a_timeout_while_the_database_is_away_says_why(make_batcher: MakeBatcher) -> None:
+    batcher = make_batcher()
+    lane = Recorder(fails=lambda entries: Gone("connection refused"))
+    with pytest.raises(EnqueueTimeout, match="The database does not answer: connection refused"):
+        batcher.submit(lane, [1], 0.05)
+    lane.fails = lambda entries: None
+    batcher.submit(lane, [2], 10)

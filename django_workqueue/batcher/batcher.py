@@ -104,7 +104,7 @@ class Batcher:
             self._leave(call)
             raise
         if not answered and not self._leave(call):
-            raise call.late(timeout)
+            raise call.late(timeout, self._writer.trouble)
         return call.outcome()
 
     async def asubmit(
@@ -122,7 +122,7 @@ class Batcher:
             self._leave(call)
             raise
         if not answered and not self._leave(call):
-            raise call.late(timeout)
+            raise call.late(timeout, self._writer.trouble)
         return call.outcome()
 
     def post(self, lane: Lane[E, Any], entries: Sequence[E]) -> int:

@@ -95,15 +95,16 @@ class Call:
         finally:
             del error
 
-    def late(self, timeout: float | None) -> EnqueueTimeout:
-        """For the caller whose `timeout` has passed; the call is truncated already."""
+    def late(self, timeout: float | None, trouble: str | None) -> EnqueueTimeout:
+        """For the caller whose `timeout` has passed; the call is truncated already. `trouble` is the database's."""
         if not self.size:
             fate = "Nothing of the call was enqueued: too much is waiting already."
         elif self.size == self.asked:
             fate = "Taken on, and still likely to land."
         else:
             fate = f"Of {self.asked:,} entries the first {self.size:,} are still likely to land, the others will not."
-        return EnqueueTimeout(f"Queue {self.lane.name!r}: not durable after {timeout:g} s. {fate}")
+        why = "" if trouble is None else f" The database does not answer: {trouble}"
+        return EnqueueTimeout(f"Queue {self.lane.name!r}: not durable after {timeout:g} s. {fate}{why}")
 
     def forsaken(self) -> EnqueueTimeout:
         """For the caller that is no longer waited for."""

@@ -62,6 +62,7 @@ class Writer:
         self._disconnect = disconnect
         self._threads: set[int] = set()  # those that would wait for themselves
         self._gone_since: float | None = None
+        self.trouble: str | None = None  # why the database has not answered since
 
     @contextlib.contextmanager
     def as_writer(self) -> Iterator[None]:
@@ -198,6 +199,7 @@ class Writer:
             )
 
     def _gone(self, error: BaseException) -> None:
+        self.trouble = str(error).strip() or type(error).__name__
         if self._gone_since is None:
             self._gone_since = time.monotonic()
             logger.warning("%s: the database is gone, trying until it is back: %s", self._name, error)
@@ -206,7 +208,7 @@ class Writer:
     def _back(self) -> None:
         if self._gone_since is not None:
             logger.warning("%s: the database is back after %.1f s", self._name, time.monotonic() - self._gone_since)
-            self._gone_since = None
+            self._gone_since = self.trouble = None
 
 
 class Batch:
