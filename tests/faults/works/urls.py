@@ -1,3 +1,7 @@
 """The routes of the web servers that scenarios start."""
 
-urlpatterns: list[object] = []
+from django.urls import path
+
+from . import views
+
+urlpatterns = [path("enqueue", views.enqueue), path("aenqueue", views.aenqueue)]
