@@ -1,7 +1,7 @@
 # Each target makes the virtual environment it needs (.venv-GROUP, see scripts/run) and does everything else itself.
 # PYTHON=... chooses the Python, ARGS=... adds arguments; DATABASE_URL in the environment chooses the server.
 
-.PHONY: help demo demo-check test faults lint format docs bench clean
+.PHONY: help demo demo-check test browser faults lint format docs bench clean
 .DEFAULT_GOAL := help
 export PYTHON DJANGO ONLY PEERS ROUNDS SCALE FAULTS_SCALE
 
@@ -15,7 +15,10 @@ demo-check: ## The same without a browser: exits 0 when every tile of a screenfu
 	@scripts/run --newest demo python testproject/manage.py demo --check $(ARGS)
 
 test: ## Run the tests
-	@scripts/run test pytest -n 2 --dist loadgroup $(ARGS)
+	@scripts/run test pytest -n 2 --dist loadgroup -m "not browser" $(ARGS)
+
+browser: ## Walk through the admin in Chromium, which is to be installed
+	@scripts/run test pytest -m browser $(ARGS)
 
 faults: ## Kill, cut, fill up and stop everything, and see that nothing is lost; FAULTS_SCALE=10 for the full counts
 	@scripts/run --newest faults pytest tests/faults $(ARGS)

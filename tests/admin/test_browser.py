@@ -17,7 +17,12 @@ from tests.admin import browser as eyes
 from tests.admin import scene
 from tests.admin.conftest import address
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture(scope="module")
