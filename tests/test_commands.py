@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -212,13 +213,14 @@ def test_estimates_are_marked_and_exact_counts_are_not(monkeypatch):
     for module in (stats, workqueue_stats):
         monkeypatch.setattr(module, "EXACT_TO", 10)
     execute("INSERT INTO workqueue_item (queue, key) SELECT 'tiles', g FROM generate_series(1, 12345) g")
-    assert " ~12,300 " in run("workqueue_stats", "tiles")
+    assert re.search(r" ~1[123],\d00 ", run("workqueue_stats", "tiles"))
     assert " 12,345 " in run("workqueue_stats", "tiles", "--exact")
     assert held("tiles", "--exact")["tiles"]["exact"] is True
 
 
 def test_where_there_is_no_queue_at_all_it_says_so(monkeypatch):
     monkeypatch.setattr(inventory.engine, "registered", list)
+    execute("DELETE FROM workqueue_queue")  # a batcher may have noted a queue after its test was cleaned up
     assert run("workqueue_stats") == "There is no queue yet.\n"
     assert run("workqueue_stats", "--json") == "[]\n"
 

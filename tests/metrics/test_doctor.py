@@ -167,7 +167,7 @@ def test_dead_rows_and_an_empty_index_are_found(queue, connect):
         assert "VACUUM workqueue_item_default" in finding.advice
         holder.rollback()
         execute("VACUUM workqueue_item_default")
-        assert "workqueue_item_default_pkey" in found("index-bloat", limits=limits)[0].advice
+        assert any("workqueue_item_default_pkey" in each.advice for each in found("index-bloat", limits=limits))
         assert not found("dead-rows")
         assert not found("index-bloat")
     finally:
