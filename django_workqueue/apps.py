@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,8 +41,11 @@ def bring_task_queues(names: Sequence[str]) -> None:
     """Let the backends in `TASKS` that are ours bring their queues. Where there are none, tasks are not imported."""
     for given in (getattr(settings, "TASKS", None) or {}).values():
         path = given.get("BACKEND", "")
-        if not path.startswith(("django.tasks.", "django_tasks.")):
+        if path.startswith(f"{__package__}."):
             import_string(path)
+        elif not path.startswith(("django.tasks.", "django_tasks.")):
+            with contextlib.suppress(ImportError):  # not ours to complain of: Django does when it is used
+                import_string(path)
     backend = sys.modules.get(f"{__package__}.backend")
     if backend is not None:
         backend.bring(names)

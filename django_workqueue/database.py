@@ -214,9 +214,9 @@ class Connection:
         wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, self.alias)
         require_postgresql(wrapper)
         wrapper.inc_thread_sharing()
-        wrapper.ensure_connection()
         self._wrapper = wrapper
         try:
+            wrapper.ensure_connection()
             with wrapper.wrap_database_errors:
                 self._cursor = self._prepare_session(wrapper.connection)
         except BaseException:

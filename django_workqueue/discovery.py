@@ -17,8 +17,13 @@ def autodiscover(names: Sequence[str] = ()) -> None:
     module = conf.autodiscover()
     if module:
         autodiscover_modules(module)
-    for bring in others:
-        bring(names)
+    bring(names)
+
+
+def bring(names: Sequence[str] = ()) -> None:
+    """Have `others` make the queues of these names (none: all that they know of), if they are theirs."""
+    for each in others:
+        each(names)
 
 
 others: list[Callable[[Sequence[str]], None]] = []

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -285,6 +285,15 @@ def add_finder(source: Source, find: Finder, *, lease: timedelta, timeout: timed
     source.handlers[:] = [handler for handler in source.handlers if handler.kind != TO_BE_FOUND]
     for is_async in (False, True):
         source.handlers.append(Handler(_unfound, source, TO_BE_FOUND, lease, timeout, backoff, None, None, is_async))
+
+
+def remove_handlers(source: Source, kinds: Container[str | None]) -> None:
+    """Let a source have neither a finder nor handlers of these kinds any more; they no longer keep it alive."""
+    source.finder = None
+    for handler in list(source.handlers):
+        if handler.kind == TO_BE_FOUND or handler.kind in kinds:
+            source.handlers.remove(handler)
+            getattr(handler.fn, "__dict__", {}).pop("_workqueue_handlers", None)
 
 
 def _unfound(work: Any) -> None:

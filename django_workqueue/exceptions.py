@@ -56,6 +56,10 @@ class HandlerTimeout(WorkqueueError, TimeoutError):
     """Raised inside a handler that ran past its `timeout`."""
 
 
+class LeaseLapsed(WorkqueueError):
+    """Never raised: the error of a run that nobody told the end of, its worker being dead or cut off."""
+
+
 class PermanentError(WorkqueueError):
     """Raise it in a handler (or chain from it) when trying again cannot help.
 

@@ -50,7 +50,9 @@ TASK = "task"  # the key in the metadata of jobs that are tasks of Django's
 LOOK_AT_FIRST = 1000  # jobs, for kinds without a handler …
 LOOK_EVERY = 5.0  # … seconds apart …
 LOOK_SHARE = 50  # … or where a look took long, so many times that
-LAPSED = json.dumps({"type": "django_workqueue.LeaseLapsed", "message": "the lease lapsed during the last attempt"})
+LAPSED = json.dumps(
+    {"type": "django_workqueue.exceptions.LeaseLapsed", "message": "the lease lapsed during the last attempt"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class _Drain:
         self.ignore_delays = ignore_delays
         self.counts = Counts()
         self.runs = 0
-        self.calls = {id(handler): Call(handler) for source in sources for handler in source.handlers}
+        self.calls: dict[int, Call] = {}  # by the id of the handler, of which running may bring more
         self.failed: dict[int, set[Any]] = {id(source): set() for source in sources}
 
     def run(self) -> Counts:
@@ -106,17 +106,21 @@ class _Drain:
             source.here(
                 lambda table: table.hurry(source.name, None, skip=sorted(self.failed[id(source)]), limit=2**31 - 1)
             )
-        worked = False
-        for handler in list(source.handlers):
-            works = self._claim(source, handler)
-            worked = worked or bool(works)
-            size = handler.size or 1
-            for start in range(0, len(works), size):
-                self._work(source, handler, works[start : start + size])
-        return worked
+        of_kind = {str(handler.kind): handler for handler in source.handlers if handler.kind is not None}
+        if of_kind:
+            works = self._claim(source, sorted(of_kind))
+            for work in works:
+                self._work(source, of_kind[work.kind], [work])
+            return bool(works)
+        (handler,) = source.handlers
+        works = self._claim(source, None)
+        size = handler.size or 1
+        for start in range(0, len(works), size):
+            self._work(source, handler, works[start : start + size])
+        return bool(works)
 
-    def _claim(self, source: LeasingSource, handler: Handler) -> list[Any]:
-        works = source.claim_here(source.max_claim, LEASE, None if handler.kind is None else [handler.kind])
+    def _claim(self, source: LeasingSource, kinds: list[str] | None) -> list[Any]:
+        works = source.claim_here(source.max_claim, LEASE, kinds)
         self.counts.reclaimed += sum(work.reclaimed for work in works)
         return works
 
@@ -126,7 +130,8 @@ class _Drain:
             raise AssertionError(
                 f"drain() made {MOST_RUNS:,} runs, the last on {source.name!r}: does it enqueue itself?"
             )
-        outcomes = self._outcomes(self.calls[id(handler)], works, source.alias)
+        call = self.calls.get(id(handler)) or self.calls.setdefault(id(handler), Call(handler))
+        outcomes = self._outcomes(call, works, source.alias)
         settled = source.here(lambda table: source.settle(table, outcomes))
         self.counts.completed += settled.completed
         self.counts.failed += settled.failed

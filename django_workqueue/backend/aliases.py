@@ -5,6 +5,7 @@ Django makes a backend object for each thread and context; what those of one ali
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Sequence
@@ -73,6 +74,12 @@ class Alias:
         for queue in self._queues.values():
             if queue.source.finder == self._find:
                 self._handle(task, queue.source)
+
+    def let_go(self) -> None:
+        """Handle no tasks any more."""
+        for queue in self._queues.values():
+            if queue.source.finder == self._find:
+                engine.remove_handlers(queue.source, tasks.seen)
 
     def _make(self, name: str) -> JobQueue:
         return JobQueue._sharing(name, self.options.database, self.options.retention)
@@ -147,7 +154,11 @@ def see(task: AnyTask) -> None:
 
 def _forget(*, setting: str, **_: Any) -> None:
     if setting == "TASKS":
-        living.clear()
+        with _lock:
+            for each in living.values():
+                each.let_go()
+            living.clear()
+        gc.collect()  # a worker that has ended is a cycle, and what it worked must not be shared by what comes now
 
 
 setting_changed.connect(_forget, dispatch_uid="django_workqueue.backend")

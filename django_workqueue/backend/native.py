@@ -17,7 +17,11 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 else:
-    from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    except ImportError as error:
+        wanted = "needs the backport django-tasks: pip install django-workqueue[tasks]"
+        raise ImportError(f"WorkqueueBackend on Django {django.__version__} {wanted}") from error
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
     from django_tasks.exceptions import InvalidTaskError as InvalidTask

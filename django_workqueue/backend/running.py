@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.dispatch import Signal
 
 from django_workqueue import payloads
 from django_workqueue.exceptions import HandlerTimeout, PermanentError, Retry, is_permanent
@@ -61,32 +62,40 @@ class Run:
     def result_of_call(self) -> Any:
         """Call the task's function."""
         self.result = self._first_result() or self._stored_result()
-        task_started.send_robust(self.sender, task_result=self.result)
+        self._send(task_started)
         try:
             args, kwargs = self._arguments()
             value = self._checked(self.task.func(*args, **kwargs))
         except BaseException as error:
             if self._failed(error):
-                task_finished.send_robust(self.sender, task_result=self.result)
+                self._send(task_finished)
             raise
         if self._succeeded(value):
-            task_finished.send_robust(self.sender, task_result=self.result)
+            self._send(task_finished)
         return value
 
     async def result_of_await(self) -> Any:
         """Await the task's coroutine function."""
         self.result = self._first_result() or await sync_to_async(self._stored_result)()
-        await task_started.asend_robust(self.sender, task_result=self.result)
+        await self._asend(task_started)
         try:
             args, kwargs = self._arguments()
             value = self._checked(await self.task.func(*args, **kwargs))
         except BaseException as error:
             if self._failed(error):
-                await task_finished.asend_robust(self.sender, task_result=self.result)
+                await self._asend(task_finished)
             raise
         if self._succeeded(value):
-            await task_finished.asend_robust(self.sender, task_result=self.result)
+            await self._asend(task_finished)
         return value
+
+    def _send(self, signal: Signal) -> None:
+        """Send a signal; what a receiver raises is logged by Django, and is not the task's."""
+        signal.send_robust(self.sender, task_result=self.result)
+
+    async def _asend(self, signal: Signal) -> None:
+        """The same in a thread, which Django's own receiver wants to see the exception from (`asend` has tasks)."""
+        await sync_to_async(self._send)(signal)
 
     def _first_result(self) -> AnyResult | None:
         """The result so far, if it is the first attempt and nothing else is to be known of it."""

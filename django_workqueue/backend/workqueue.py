@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
 
 from django_workqueue import payloads
 from django_workqueue.jobs import JobQueue
@@ -52,7 +53,12 @@ class WorkqueueBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self._alias = aliases.alias(type(self), alias, params, self.queues)
+        self._params = params
+
+    @property
+    def _setup(self) -> aliases.Alias:
+        """Looked up at each use: contexts that are over may hold on to this object, and must not to queues."""
+        return aliases.alias(type(self), self.alias, self._params, self.queues)
 
     def validate_task(self, task: AnyTask) -> None:
         """Raises `InvalidTask` for a task that cannot be enqueued. One that can is made known to workers here."""
@@ -85,25 +91,29 @@ class WorkqueueBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> AnyResult:
         """The result of that id, whoever enqueued it. Raises `TaskResultDoesNotExist`."""
-        row = job_table(self._alias.database).filter(id=int(result_id)).first() if results.is_id(result_id) else None
+        row = job_table(self._setup.database).filter(id=int(result_id)).first() if results.is_id(result_id) else None
         said = None if row is None else results.noted(row.metadata)
         if row is None or said is None:
             raise TaskResultDoesNotExist(result_id)
         return results.stored_result(row, alias=self._asked_for(said.get("backend")))
 
+    def queue(self, name: str) -> JobQueue:
+        """The queue of that name, to cancel tasks, to retry them, to pause it. A result's id is its job's as text."""
+        return self._setup.queue(name)
+
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """What cannot work."""
-        return list(checking.check(self._alias, own_aliases()))
+        return list(checking.check(self._setup, own_aliases()))
 
     def bring(self, names: Sequence[str]) -> None:
         """Make the queues that a worker of `names` (none: of all) may be about to work."""
-        self._alias.bring(names)
+        self._setup.bring(names)
 
     def _prepare(self, task: Task[P, R], args: Any, kwargs: Any) -> tuple[TaskResult[P, R], JobQueue, Waiting]:
         self.validate_task(task)
         result = results.new_result(task, args, kwargs, alias=self.alias)
-        queue = self._alias.queue(task.queue_name)
-        most = tasks.option(task, "max_attempts", self._alias.options.max_attempts)
+        queue = self._setup.queue(task.queue_name)
+        most = tasks.option(task, "max_attempts", self._setup.options.max_attempts)
         options = queue._options(task.module_path, task.run_after, None, int(task.priority), most)
         waiting = queue._waiting(task.module_path, {"args": result.args, "kwargs": result.kwargs}, options)
         waiting.metadata = json.dumps(json.loads(waiting.metadata) | results.note(self.alias, task.run_after))
@@ -115,20 +125,28 @@ class WorkqueueBackend(BaseTaskBackend):
         sent = payloads.loads(waiting.payload)
         at = waiting.enqueued_at
         if at is None:
-            at = job_table(self._alias.database).values_list("enqueued_at", flat=True).get(id=waiting.id)
+            at = job_table(self._setup.database).values_list("enqueued_at", flat=True).get(id=waiting.id)
         change(result, id=str(waiting.id), enqueued_at=at, **sent)
 
     def _asked_for(self, name: Any) -> str:
         """The alias under which a result is to be refreshed: the one it was enqueued with, if that is still there."""
         if name == self.alias or name not in task_backends.settings:
             return self.alias
-        return str(name) if isinstance(task_backends[name], WorkqueueBackend) else self.alias
+        return str(name) if isinstance(_backend(name), WorkqueueBackend) else self.alias
 
 
 def own_aliases() -> list[aliases.Alias]:
     """The aliases in `TASKS` whose backend is one of ours."""
-    backends = [task_backends[name] for name in task_backends.settings]
-    return [backend._alias for backend in backends if isinstance(backend, WorkqueueBackend)]
+    backends = [_backend(name) for name in task_backends.settings]
+    return [backend._setup for backend in backends if isinstance(backend, WorkqueueBackend)]
+
+
+def _backend(name: str) -> Any:
+    """The backend of an alias; None where there is none, which Django says to whoever uses it."""
+    try:
+        return task_backends[name]
+    except ImproperlyConfigured:
+        return None
 
 
 def bring(names: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ def leases(server: Server, _limits: Limits) -> Iterator[Finding]:
         if source.alias != server.alias:
             continue
         for handler in source.handlers:
-            if handler.timeout is not None and handler.lease < handler.timeout:
+            if handler.kind != engine.TO_BE_FOUND and handler.timeout is not None and handler.lease < handler.timeout:
                 yield Finding(
                     "short-lease",
                     Severity.WARNING,

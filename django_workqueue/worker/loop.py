@@ -27,6 +27,8 @@ from .lane import Batch, Lane
 from .starts import Starter
 from .timeouts import GRACE
 
+A_MOMENT = 0.1  # seconds that closing takes when nothing runs any more, however late it is
+
 Dropped = Callable[[Batch, Sequence[object]], None]
 
 
@@ -52,7 +54,7 @@ class Loop:
         """End what still runs, and the thread, by `deadline`; whether that worked. Idle connections are closed."""
         try:
             closing: Future[None] = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
-            closing.result(max(0.0, deadline - monotonic()))
+            closing.result(max(A_MOMENT, deadline - monotonic()))
         except (NotInTime, RuntimeError):
             pass
         self._soon(self.loop.stop)

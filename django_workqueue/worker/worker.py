@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_workqueue import conf, engine
+from django_workqueue import conf, discovery, engine
 from django_workqueue.database import resolve
 from django_workqueue.engine import Source
 
@@ -157,6 +157,7 @@ class Worker:
 def _sources(queues: list[Any] | None, using: str | None) -> list[Source]:
     if using is not None and using not in connections.settings:
         raise Unworkable(f"the connection {using!r} doesn't exist. Those there are: {', '.join(connections.settings)}.")
+    discovery.bring([queue for queue in queues or () if isinstance(queue, str)])
     known = [source for source in engine.registered() if using is None or source.alias == resolve(using)]
     if queues is None:
         found = [source for source in known if source.handlers]

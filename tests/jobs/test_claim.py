@@ -217,7 +217,7 @@ def test_a_lapsed_job_with_no_attempts_left_becomes_dead_and_is_not_run_again(ma
     assert (row.status, row.attempts) == (JobStatus.DEAD, 2)
     assert table.row(number).ended_ago == about(0)
     (error,) = row.errors
-    assert (error["type"], error["attempt"]) == ("django_workqueue.LeaseLapsed", 2)
+    assert (error["type"], error["attempt"]) == ("django_workqueue.exceptions.LeaseLapsed", 2)
     assert error["message"] == "the lease lapsed during the last attempt"
     assert error["worker"] == row.worker_ids[-1]
     assert row.last_error == "LeaseLapsed: the lease lapsed during the last attempt"

@@ -1,0 +1,5 @@
+"""No pages: the system checks want a module."""
+
+from typing import Any
+
+urlpatterns: list[Any] = []
