@@ -68,7 +68,11 @@ def test_what_the_page_enqueues_is_sent_and_its_outcome_is_there(jobs):
     many = jobs.greet_all(["bob@example.org", "cy@example.org"])
     later = jobs.greet_tomorrow("dan@example.org")
     assert Worker([jobs.mail]).drain() == Counts(completed=3)
-    assert sorted(message.to for message in mail.outbox) == [["ada@example.org"], ["bob@example.org"], ["cy@example.org"]]
+    assert sorted(message.to for message in mail.outbox) == [
+        ["ada@example.org"],
+        ["bob@example.org"],
+        ["cy@example.org"],
+    ]
     assert [jobs.outcome(number) for number in (first, *many)] == [(JobStatus.COMPLETED, 1, [])] * 3
     assert jobs.mail.get(later).available_at > timezone.now() + timedelta(hours=23)
     assert (jobs.mail.get(first).max_attempts, jobs.mail.get(later).max_attempts) == (8, 3)
