@@ -284,13 +284,18 @@ def test_retry_and_chained_permanent_errors_mean_the_same_from_either_world(jobs
     assert (row(jobs, snoozed).outcome, row(jobs, snoozed).attempts, row(jobs, snoozed).worker_ids) == (None, 0, [])
 
 
-def test_a_process_that_dies_uses_up_the_attempts_of_what_it_started_only(shop: Shop) -> None:
+def test_a_process_that_dies_with_500_jobs_in_hand_uses_up_the_attempts_of_what_it_started_only(shop: Shop) -> None:
     queue = JobQueue("shop-jobs")
     WorkJob.objects.filter(queue=queue.name).delete()
-    # The first to start kills its process; behind it many with one attempt each are in hand.
-    killer = queue.enqueue("die", priority=1, max_attempts=1)
-    others = queue.enqueue_many("note", range(300), max_attempts=1)
-    shop.start("shop-jobs", "--poll", "0.2", "--concurrency", "1", lease=1)
-    wait_until(lambda: WorkJob.objects.filter(queue=queue.name, outcome="completed").count() == 300, 30)
+    queue.enqueue_many("note", range(300), priority=2)  # quick ones, so that the worker takes many in hand
+    killer = queue.enqueue("die", "killer", priority=1, max_attempts=1)
+    others = queue.enqueue_many("note", range(500), max_attempts=1)
+    in_hand = WorkJob.objects.filter(queue=queue.name, id__in=others).exclude(lease_token=0)
+    shop.start("shop-jobs", "--poll", "0.2", "--concurrency", "1", lease=3)
+    shop.wait_for("started", "killer")
+    wait_until(lambda: in_hand.count() > 400)
+    wait_until(lambda: WorkJob.objects.filter(queue=queue.name, outcome="completed").count() == 800, 40)
     wait_until(lambda: row(queue, killer).outcome == "dead", 30)
-    assert len(others) == 300
+    rows = list(WorkJob.objects.filter(id__in=others, queue=queue.name))
+    assert {(each.attempts, len(each.worker_ids)) for each in rows} == {(1, 1)}
+    assert (row(queue, killer).attempts, len(row(queue, killer).worker_ids)) == (1, 1)

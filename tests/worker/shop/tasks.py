@@ -107,5 +107,6 @@ def note_run(event: str, job: Job) -> None:
 
 @jobs.handler("die", lease=LEASE)
 def die(job: Job) -> None:
+    note_run("started", job)
     time.sleep(0.3)  # until more is in hand
     os.kill(os.getpid(), signal.SIGKILL)
