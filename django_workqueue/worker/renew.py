@@ -26,7 +26,7 @@ AGAIN = 1.0  # seconds at most until leases that could not be renewed are tried 
 CHECK_EVERY = 1.0  # seconds from one look whether running work was cancelled to the next, the first one as late …
 CHECK_SHARE = 20  # … but a look that took x is not followed by another within 20 x
 CHECK_AT_ONCE = 1000  # pieces of work that one statement looks at
-LEAST_PATIENCE, MOST_PATIENCE = 2.0, 30.0  # seconds that the server may take to answer
+LEAST_PATIENCE, MOST_PATIENCE = 0.5, 30.0  # seconds that the server may take to answer
 
 
 class Lease:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Stage:
         self.logs.mkdir()
         self.started: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.producers: list[subprocess.Popen[bytes]] = []
         self.faults: list[tuple[float, str]] = []
         self.heals: list[float] = []
         self.chance = random.Random(folder.name)
@@ -76,16 +77,21 @@ class Stage:
         self.started.append(process)
         return process
 
-    def work(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+    def work(self, *arguments: str, queues: Sequence[str] = QUEUES, **env: str) -> subprocess.Popen[bytes]:
         """A worker."""
-        words = ["workqueue_work", *QUEUES, "--poll", "1", "--concurrency", "4", *arguments]
+        words = ["workqueue_work", *queues, "--poll", "1", "--concurrency", "4", *arguments]
         process = self.start(sys.executable, str(PROJECT / "testproject" / "manage.py"), *words, **env)
         self.workers.append(process)
         return process
 
     def produce(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
         """A producer."""
-        return self.start(sys.executable, "-m", "tests.faults.producing", *arguments, **env)
+        return self.run_to_end("-m", "tests.faults.producing", *arguments, **env)
+
+    def run_to_end(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+        """Python with these arguments, whose end is waited for and should be a good one."""
+        self.producers.append(self.start(sys.executable, *arguments, **env))
+        return self.producers[-1]
 
     def said(self) -> str:
         """All that the processes have said."""
@@ -118,7 +124,7 @@ class Stage:
             return -1
 
     def is_over(self) -> bool:
-        return all(each.poll() is not None for each in self.started if each not in self.workers) and self.left() == 0
+        return all(each.poll() is not None for each in self.producers) and self.left() == 0
 
     # faults
 
@@ -143,8 +149,8 @@ class Stage:
             findings = checker.check(noted, session, rules)
         for promise, broken in findings.broken.items():
             raise AssertionError(f"{promise}, {len(broken)} times:\n" + "\n".join(broken[:10]))
-        for producer in self.started:
-            assert producer in self.workers or producer.returncode == 0, self.said()[-3000:]
+        for producer in self.producers:
+            assert producer.returncode == 0, self.said()[-3000:]
         return findings.figures() | {"faults": len(self.faults)} | self._recovery(noted) | (more or {})
 
     def stop_workers(self, within: float = 40) -> None:
@@ -165,7 +171,7 @@ class Stage:
         self.server.close()
 
     def _producing(self) -> int:
-        return sum(each.poll() is None for each in self.started if each not in self.workers)
+        return sum(each.poll() is None for each in self.producers)
 
     def _recovery(self, noted: history.History) -> dict[str, Any]:
         """How long it took, at worst, until something asked for after a fault was over had started.

@@ -12,11 +12,12 @@ from .stage import QUEUES, Stage, children_of, scaled
 
 def taken(pids: list[int]) -> dict[str, int]:
     """What the processes hold: kilobytes of memory, threads, descriptors."""
-    memory = threads = 0
+    memory = threads = descriptors = 0
     for pid in pids:
         words = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         memory += int(words["VmRSS"].split()[0])
         threads += int(words["Threads"])
+        descriptors += len(list(Path(f"/proc/{pid}/fd").iterdir()))
     return {
         "rss_kb": memory,
         "threads": threads,

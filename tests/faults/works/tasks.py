@@ -1,8 +1,10 @@
 """Handlers that note every run. How long one takes, and whether its first attempt fails, is in its name's checksum."""
 
 import asyncio
+import ctypes
 import itertools
 import os
+import resource
 import time
 import zlib
 from collections.abc import Iterator
@@ -79,3 +81,40 @@ async def work_job_async(job: Job) -> None:
     with noted("faults-jobs", name, job.attempts, job=job.id):
         await asyncio.sleep(seconds(name))
         fail_at_first(name, job.attempts)
+
+
+hard = JobQueue("faults-hard", max_attempts=3)  # whatever a handler does to its process; what, is in the payload
+
+
+@hard.handler("sync", lease=LEASE, backoff=BACKOFF)
+def work_hard(job: Job) -> None:
+    name = str(job.payload)
+    verb, _, argument = name.partition("-")
+    with noted("faults-hard", name, job.attempts, job=job.id):
+        if verb == "long":
+            time.sleep(float(argument))
+        elif verb == "gil":
+            ctypes.PyDLL(None).usleep(int(float(argument) * 1_000_000))
+        elif verb == "exit":
+            os._exit(3)
+        elif verb == "memory":
+            exhaust_memory()
+
+
+@hard.handler("async", lease=LEASE, backoff=BACKOFF)
+async def work_hard_async(job: Job) -> None:
+    with noted("faults-hard", str(job.payload), job.attempts, job=job.id):
+        time.sleep(float(str(job.payload).partition("-")[2]))  # noqa: ASYNC251 - the fault to be survived
+
+
+def exhaust_memory() -> None:
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), before[1]))
+    held = []
+    try:
+        while True:
+            held.append(bytearray(1 << 20))
+    finally:
+        held.clear()
+        resource.setrlimit(resource.RLIMIT_AS, before)
