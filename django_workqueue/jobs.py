@@ -18,9 +18,10 @@ from . import arguments, database, engine, payloads, stats, tracing
 from .backoff import Backoff, exponential
 from .exceptions import Retry
 from .faces import Face
+from .insertion import Waiting, carry
 from .keys import check_name, check_priority, has_control_characters
 from .lanes import due_after
-from .listed import Job, ListedSource, Settings, Waiting, carry
+from .listed import Job, ListedSource, Settings
 from .payloads import JSON
 from .stats import QueueStats
 from .status import JobStatus

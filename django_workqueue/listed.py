@@ -1,34 +1,33 @@
 """The job queue's engine: what all `JobQueue` objects of one name in a process share.
 
-Owns inserting, claims and settlements of jobs with JSON payloads. The typed face is `jobs.JobQueue`.
+Owns claims and settlements of jobs with JSON payloads. How they come in is `insertion`, the typed face `jobs.JobQueue`.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
-import os
 import time
 import traceback
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.conf import settings as django_settings
-from django.db import DatabaseError, IntegrityError, connections
+from django.db import connections
 from django.utils import timezone
 
-from . import database, lanes, metrics, notify, payloads, tracing
+from . import database, lanes, metrics, notify, payloads
 from .backoff import exponential
-from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
+from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import Retry, is_permanent
 from .floors import Floors
+from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table
 from .leasing import LeasingSource, Row, apart, chunks, in_rounds
-from .managers import Claimed, Interval, NewJobs, Settling, WorkJobQuerySet, microseconds
+from .managers import Claimed, Interval, Settling, WorkJobQuerySet, microseconds
 from .text import cut, exception_path, message, told
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ T = TypeVar("T")
 
 MAX_CLAIM = 500
 LAPSED_AT_ONCE = 10  # of one claim: what kills its worker takes no more than these with it again
-ALLOT_AT_LEAST = 200
 LATE = 0.5  # seconds that a transaction may stay open before its jobs are stamped anew
 PRUNE_BATCH = 1000
 MAX_KINDS = 64  # sets of kinds whose floors one process remembers
@@ -119,22 +117,6 @@ class Settings:
         return None
 
 
-@dataclass(slots=True)
-class Waiting:
-    """A job on its way into a batch: `due` in monotonic seconds, `run_at` in µs since the epoch, 0 for now."""
-
-    kind: str
-    payload: str
-    priority: int
-    due: float
-    run_at: int
-    max_attempts: int
-    metadata: str
-    timed: bool = False  # whether `enqueued_at` is wanted
-    id: int = 0  # 0 until one is allotted
-    enqueued_at: datetime | None = None  # by the server; still None if it landed, but its answer was lost
-
-
 class ListedSource(LeasingSource):
     """One job queue of one process."""
 
@@ -173,7 +155,7 @@ class ListedSource(LeasingSource):
     def enqueue_inside(self, waiting: Sequence[Waiting]) -> list[int]:
         """Insert jobs in the calling thread's open transaction; their ids in order."""
         connection, table = connections[self.alias], self.table()
-        ids = [number for chunk in chunks(waiting) for number in self._insert_inside(table, chunk)]
+        ids = [number for chunk in chunks(waiting) for number in insert_inside(table, self.name, chunk)]
         lane, name, written = self.restamping, self.name, time.monotonic()
         lanes.enqueued_inside(self.alias, name, Counter(entry.kind for entry in waiting))
 
@@ -183,24 +165,6 @@ class ListedSource(LeasingSource):
                 lane.restamp_later(ids)
 
         database.after_commit(connection, ("jobs", name, ids[0]), committed)
-        return ids
-
-    def _insert_inside(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> list[int]:
-        """Insert; all at once, so that ids are in order, also where the sequence was set back to ids that are taken."""
-        timed = any(entry.timed for entry in entries)
-        for skip in _ever_further():
-            if timed:
-                times = table.enqueue_inside_timed(self.name, columns(entries))
-                ids = list(times)
-            else:
-                ids = table.enqueue_inside(self.name, columns(entries))
-            if len(ids) == len(entries):
-                break
-            table.take_back(self.name, ids)
-            table.allot(skip)
-        if timed:
-            for entry, number in zip(entries, ids, strict=True):
-                entry.id, entry.enqueued_at = number, times[number]
         return ids
 
     # consuming
@@ -495,129 +459,10 @@ OUTCOMES = ("completed", "dead", "cancelled")
 _COUNTED = (Verb.FAIL, Verb.FINISH)
 
 
-class JobLane(lanes.CommitLane[Waiting, int]):
-    """A job queue's lane in the group commit: allots ids, and inserts a batch."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._pool: deque[int] = deque()
-        self._pid = 0
-
-    def write_on(self, connection: Connection, entries: list[Waiting]) -> list[int]:
-        """Insert a batch. Repeated after a lost connection, it finds what has landed already by its ids."""
-        table = job_table(self.using, connection)
-        fresh = [entry for entry in entries if not entry.id]
-        self._allot(table, fresh)
-        try:
-            if len(fresh) == len(entries) and self._insert_now(table, entries):
-                return [entry.id for entry in entries]
-            landed = set(self._insert(table, entries))
-        except DatabaseError as error:
-            if verdict(error) is not Verdict.RECONNECT:
-                for entry in fresh:
-                    entry.id = 0  # nothing has landed: the next write may begin afresh
-            raise
-        # A sequence that was set back gives out ids anew. What was never sent before cannot be there already.
-        skips = _ever_further()
-        while taken := [entry for entry in fresh if entry.id not in landed]:
-            self._pool.clear()
-            table.allot(next(skips))
-            self._allot(table, taken)
-            landed.update(self._insert(table, taken))
-        return [entry.id for entry in entries]
-
-    def count(self, ledger: metrics.Ledger, entries: list[Waiting]) -> None:
-        """Count by kind."""
-        for kind, number in Counter([entry.kind for entry in entries]).items():
-            ledger.count(self.name, kind, enqueued=number)
-
-    def _insert_now(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> bool:
-        """Insert what is due at once, if all is that and none of the ids is taken; whether it was."""
-        if any(entry.due or entry.run_at or entry.timed or entry.metadata != "{}" for entry in entries):
-            return False
-        try:
-            table.enqueue_now(
-                self.name,
-                [entry.id for entry in entries],
-                kinds=[entry.kind for entry in entries],
-                payloads=[entry.payload for entry in entries],
-                priorities=[entry.priority for entry in entries],
-                maxima=[entry.max_attempts for entry in entries],
-            )
-        except IntegrityError as error:
-            if sqlstate(error) != UNIQUE_VIOLATION:
-                raise
-            return False
-        return True
-
-    def _insert(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> Iterable[int]:
-        ids = [entry.id for entry in entries]
-        if not any(entry.timed for entry in entries):
-            return table.enqueue(self.name, ids, columns(entries))
-        landed = table.enqueue_timed(self.name, ids, columns(entries))
-        for entry in entries:
-            entry.enqueued_at = landed.get(entry.id)
-        return landed
-
-    def _allot(self, table: WorkJobQuerySet, entries: Sequence[Waiting]) -> None:
-        if self._pid != os.getpid():
-            self._pid, self._pool = os.getpid(), deque()  # the parent's ids are the parent's
-        if len(self._pool) < len(entries):
-            self._pool.extend(table.allot(max(len(entries), ALLOT_AT_LEAST)))
-        for entry in entries:
-            entry.id = self._pool.popleft()
-
-
-def _ever_further() -> Iterator[int]:
-    """How many ids to pass over, from one conflict to the next, to get past however many are taken."""
-    return (ALLOT_AT_LEAST * 2**tries for tries in itertools.count())
-
-
-class RestampLane(lanes.CommitLane[int, None]):
-    """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection."""
-
-    def write_on(self, connection: Connection, entries: list[int]) -> None:
-        """Let these jobs be available from now."""
-        job_table(self.using, connection).restamp(self.name, sorted(entries))
-
-    def restamp_later(self, ids: Sequence[int]) -> None:
-        """Have it done; returns at once."""
-        self.commits.post(self, ids)
-
-
-def job_table(using: str | None, connection: Connection | None = None) -> WorkJobQuerySet:
-    """The jobs' statements: on the calling thread's connection to the alias, or on one of our own."""
-    from .models import WorkJob  # noqa: PLC0415 - the app registry may not be ready when queues are made
-
-    rows: WorkJobQuerySet = WorkJob.objects.using(database.resolve(using))
-    return rows if connection is None else rows.on(connection)
-
-
-def columns(entries: Sequence[Waiting]) -> NewJobs:
-    """Jobs as the statement takes them; of delays, what is left by now."""
-    now = time.monotonic()
-    return NewJobs(
-        kinds=[entry.kind for entry in entries],
-        payloads=[entry.payload for entry in entries],
-        priorities=[entry.priority for entry in entries],
-        maxima=[entry.max_attempts for entry in entries],
-        delays=[0 if entry.due <= now else int((entry.due - now) * 1_000_000) for entry in entries],
-        run_ats=[entry.run_at for entry in entries],
-        metadata=[entry.metadata for entry in entries],
-    )
-
-
 def moment(epoch_us: int) -> datetime:
     """A server's time for people: aware, or local without a zone where `USE_TZ` is off."""
     aware = datetime.fromtimestamp(epoch_us / 1_000_000, UTC)
     return aware if django_settings.USE_TZ else timezone.make_naive(aware)
-
-
-def carry(carried: Mapping[str, str], entries: Iterable[Waiting]) -> None:
-    """Let jobs carry a trace's context in their metadata."""
-    if carried:
-        for entry in entries:
-            entry.metadata = json.dumps(json.loads(entry.metadata) | {tracing.METADATA: dict(carried)})
 
 
 def error_entry(error: BaseException | None) -> str | None:

@@ -14,9 +14,9 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from django_workqueue import payloads
+from django_workqueue.insertion import Waiting, job_table
 from django_workqueue.jobs import JobQueue
 from django_workqueue.keys import check_name
-from django_workqueue.listed import Waiting, job_table
 
 from . import aliases, checking, results, tasks
 from .native import (
