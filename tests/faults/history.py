@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ class Pen:
 
 
 pen = Pen()
+
+
+def rest(seconds: float) -> None:
+    """Sleep. (Under libfaketime, `time.sleep` fails now and then with an OSError of no meaning.)"""
+    threading.Event().wait(seconds)
 
 
 @dataclass

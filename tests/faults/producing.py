@@ -4,12 +4,16 @@ What was refused, or not answered in time, is asked for again until it is acknow
 """
 
 import argparse
+import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Sequence
 
 import django
+
+from tests.faults.history import rest
 
 BATCH = 20  # at most, names of one enqueue
 PAUSE = 0.2  # seconds until a refused enqueue is tried again
@@ -26,9 +30,9 @@ def produce(queue: str, names: Sequence[str], *, chance: random.Random, rate: fl
         at += size
         while not ask(queue, some, atomic=atomic and chance.random() < 0.3):
             connections.close_all()
-            time.sleep(PAUSE)
+            rest(PAUSE)
         if rate is not None and (ahead := at / rate - (time.monotonic() - begun)) > 0:
-            time.sleep(ahead)
+            rest(ahead)
     connections.close_all()
 
 
@@ -56,6 +60,12 @@ def ask(queue: str, names: Sequence[str], *, atomic: bool = False) -> bool:
     return True
 
 
+def fail(error: threading.ExceptHookArgs) -> None:
+    """A thread that dies would leave part of the load out."""
+    sys.excepthook(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback)
+    os._exit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("queues", nargs="+")
@@ -66,6 +76,7 @@ def main() -> None:
     parser.add_argument("--atomic", action="store_true", help="three in ten inside atomic()")
     parser.add_argument("--tag", default="n")
     options = parser.parse_args()
+    threading.excepthook = fail
     django.setup()
     threads = []
     for queue in options.queues:
