@@ -130,6 +130,11 @@ def test_retry_wakes_whoever_waits(queue):
 # Get
 
 
+def test_a_job_stands_in_one_of_five_places():
+    assert JobStatus.values == ["pending", "running", "completed", "dead", "cancelled"]
+    assert [str(label) for label in JobStatus.labels] == JobStatus.values
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_get_is_the_row_with_its_status(queue, in_state, state):
     row = queue.get(in_state(state))
