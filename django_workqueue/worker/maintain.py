@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from time import monotonic
 
-from django_workqueue import metrics
+from django_workqueue import metrics, planner
 from django_workqueue.database import Connection
 from django_workqueue.engine import Source, worker_id
 from django_workqueue.managers import microseconds
@@ -25,6 +25,7 @@ from .outage import Outage, Patience
 
 CHORES = timedelta(seconds=15)  # how often the queues are looked after
 PRUNING = timedelta(hours=1)  # how often minute counters are, of which there may be one for each kind and minute
+PLANNING = timedelta(seconds=5)  # how often it is asked whether the planner's figures are far off
 PRESENCE = timedelta(seconds=10)  # how often the worker's row says that it is there
 FORGOTTEN = timedelta(days=1)  # how long the row of a worker that could not say goodbye is kept
 
@@ -82,6 +83,7 @@ class Maintainer:
         self._chores += [_Chore(source.maintain_on, CHORES) for source in sources]
         self._chores += [_Chore(partial(_prune_minutes, source.name), PRUNING) for source in sources]
         self._chores.append(_Chore(self._count, timedelta(seconds=metrics.EVERY)))
+        self._chores.append(_Chore(planner.correct, PLANNING))
         self._ledger = metrics.ledger(alias)
         self._ring = ring
         self._connection = Connection(

@@ -6,16 +6,19 @@ the table's statistics know nothing of them unless the test says so.
 
 import json
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
 from django.db import connection as django_connection
 from django.db import connections, transaction
 
+from django_workqueue import planner
 from django_workqueue.database import BY_INDEX, Connection
 from django_workqueue.floors import Floors
 from django_workqueue.models import WorkItem
 from django_workqueue.sql import Statement, items
+from django_workqueue.sql import planner as sql_planner
 from tests.keyed import parsed
 from tests.keyed.table import Table
 
@@ -392,6 +395,38 @@ def test_named_rows_are_looked_up_even_when_the_planner_believes_that_the_queue_
             plan = explain(session, call, named(100))
         assert buffers(plan) < 100 * 30, each
     session.execute("RESET enable_seqscan")
+
+
+def test_figures_that_are_far_from_the_truth_are_corrected_and_no_others(session, forgotten, around, name, wait_until):
+    def believed():
+        return session.execute("SELECT reltuples FROM pg_class WHERE relname = %s", [PLANNED]).fetchone()[0]
+
+    def misjudged():
+        return (PLANNED,) in own.execute(sql_planner.MISJUDGED.text)
+
+    own = Connection("default", application="test")
+    try:
+        assert believed() < 1000
+        around(MANY)
+        wait_until(misjudged)  # sessions report what they wrote with a delay of a second
+        planner.correct(own)
+        assert believed() > MANY / 2
+        assert not misjudged()
+    finally:
+        own.close()
+
+
+def test_somebody_elses_analyze_is_not_waited_for(session, forgotten, around, connect, wait_until):
+    own = Connection("default", application="test", lock_timeout=timedelta(milliseconds=50))
+    around(MANY)
+    wait_until(lambda: (PLANNED,) in own.execute(sql_planner.MISJUDGED.text))
+    holder = connect(autocommit=False)
+    holder.execute(f"LOCK TABLE {PLANNED} IN SHARE UPDATE EXCLUSIVE MODE")
+    try:
+        planner.correct(own)
+    finally:
+        own.close()
+        holder.rollback()
 
 
 # Partitions
