@@ -1,0 +1,38 @@
+"""Marking what is out of attempts, which a claim that came back short does on the side, and what that may cost."""
+
+from django_workqueue import floors
+from django_workqueue.floors import Sparing
+from django_workqueue.sql import items
+from tests.keyed.test_plans import MANY, around, buffers, explain, session
+
+__all__ = ["around", "session"]
+
+
+def test_items_out_of_attempts_are_found_past_any_number_of_deferred_ones(session, around, name):
+    around(MANY, priority="i %% 5", available_at="now() + interval '1 day'")
+    around(3, key="'spent' || i", lease_until="now() - interval '1 minute'", lease_token="7", attempts="2")
+    plan = explain(session, items.STALL.of(name), {"max": 2, "limit": 1000, "error": "no"}, ordered=items.STALL.ordered)
+    assert buffers(plan) < 200
+
+
+def test_what_is_cheap_is_done_each_time_and_what_is_dear_within_its_share(monkeypatch):
+    monkeypatch.setattr(floors, "CHEAP", 2_000)
+    now, took, done = [0.0], [0.001], []
+
+    def call():
+        done.append(now[0])
+        now[0] += took[0]
+
+    sparing = Sparing(lambda: now[0])
+    for _ in range(5):
+        sparing.do(call)
+    assert len(done) == 5
+    took[0] = 0.1
+    sparing.do(call)
+    for _ in range(49):
+        now[0] += 0.1
+        sparing.do(call)
+    assert len(done) == 6
+    now[0] += 0.2
+    sparing.do(call)
+    assert len(done) == 7
