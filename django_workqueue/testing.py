@@ -17,11 +17,12 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.utils import timezone
 
-from . import engine, payloads
+from . import discovery, engine, payloads
 from .engine import Handler, Outcome, Verb
 from .jobs import JobQueue
 from .keyed import KeyedSource
 from .leasing import LeasingSource
+from .listed import ListedSource
 from .queues import Queue
 from .worker import Counts, Worker
 from .worker.call import Call
@@ -68,6 +69,8 @@ def immediate() -> Iterator[None]:
     running = threading.local()
 
     def run(source: engine.Source) -> None:
+        if isinstance(source, ListedSource) and source.finder is None:
+            discovery.bring([source.name])
         waiting = getattr(running, "waiting", None)
         if waiting is not None:
             waiting.append(source)

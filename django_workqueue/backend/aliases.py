@@ -55,14 +55,16 @@ class Alias:
         with _lock:
             queue = self._queues.get(name)
             if queue is None:
-                queue = self._queues[name] = self._make(name)
-                self._bring_handlers(queue.source)
+                options = self.options
+                queue = self._queues[name] = JobQueue._sharing(name, options.database, options.retention)
         return queue
 
     def bring(self, names: Sequence[str]) -> None:
-        """Make the queues that a worker of `names` (none: of all) may be about to work."""
+        """Make the queues that a worker of `names` (none: of all) may be about to work, with their handlers."""
         for name in sorted(self.names or self._unlisted(names)):
-            self.queue(name)
+            queue = self.queue(name)
+            with _lock:
+                self._bring_handlers(queue.source)
 
     def of_job(self, job: Job) -> Alias:
         """The alias that a job of this one's queues was enqueued with: another may have the same queue."""
@@ -80,9 +82,6 @@ class Alias:
         for queue in self._queues.values():
             if queue.source.finder == self._find:
                 engine.remove_handlers(queue.source, tasks.seen)
-
-    def _make(self, name: str) -> JobQueue:
-        return JobQueue._sharing(name, self.options.database, self.options.retention)
 
     def _bring_handlers(self, source: ListedSource) -> None:
         """Unless another alias has done so, whose queue it is as well."""
@@ -117,10 +116,10 @@ class Alias:
             logger.warning("tasks of %s wait, but it cannot be imported: %r", kind, error)
 
     def _unlisted(self, names: Sequence[str]) -> set[str]:
-        """With `QUEUES` empty every name will do: those asked for that nobody else has, or those that have work."""
+        """With `QUEUES` empty every name will do: those asked for, but for keyed queues, or all there are."""
         if names:
-            return set(names) - {source.name for source in engine.registered()}
-        named = {task.queue_name for task in tasks.seen.values() if task.backend == self.name}
+            return set(names) - {each.name for each in engine.registered() if not isinstance(each, ListedSource)}
+        named = {task.queue_name for task in tasks.seen.values() if task.backend == self.name} | set(self._queues)
         connection = Connection(self.database, application="django_workqueue look")
         try:
             return named | {name for (name,) in connection.execute(sql.QUEUES.text)}
@@ -142,11 +141,11 @@ def alias(backend_class: type, name: str, given: dict[str, Any], queues: set[str
 
 def see(task: AnyTask) -> None:
     """Let every alias handle a task: any of them may be given it, by `task.using(backend=...)`."""
+    path = task.module_path
+    known = tasks.seen.get(path)
+    if known is not None and known.func is task.func:
+        return
     with _lock:
-        path = task.module_path
-        known = tasks.seen.get(path)
-        if known is not None and known.func is task.func:
-            return
         tasks.seen[path] = task
         for each in list(living.values()):
             each.learn(task)

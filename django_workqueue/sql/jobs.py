@@ -347,11 +347,14 @@ PRUNE = Statement(
 WAITING_KINDS = Statement(
     "job_waiting_kinds",
     f"""
+    WITH RECURSIVE {_RANKS}
     SELECT DISTINCT w.kind FROM (
-     SELECT q.kind, q.metadata ? 'task' AS task FROM workqueue_job q
-     WHERE q.queue = {{Q}} AND {OPEN} AND q.available_at <= statement_timestamp()
-      AND NOT q.kind = ANY (%(hopeless)s::text[])
-     ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int) w
+     SELECT x.kind, x.task FROM rank CROSS JOIN LATERAL (
+      SELECT q.kind, q.metadata ? 'task' AS task FROM workqueue_job q
+      WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority = rank.r AND q.available_at <= statement_timestamp()
+       AND NOT q.kind = ANY (%(hopeless)s::text[])
+      ORDER BY q.available_at, q.id LIMIT %(limit)s::int) x
+     LIMIT %(limit)s::int) w
     WHERE w.task AND NOT w.kind = ANY (%(known)s::text[])
     """,
     ordered=True,

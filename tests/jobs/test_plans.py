@@ -138,6 +138,22 @@ def test_bury_stops_at_its_limit(session, around, name):
     assert buffers(plan) < 100 * 30
 
 
+@pytest.mark.parametrize("priority", [5, 0])
+def test_looking_for_kinds_without_a_handler_costs_no_more_with_many_scheduled_jobs(session, around, name, priority):
+    around(MANY, priority=priority, **DELAYED)
+    around(3, kind="'new'", metadata="""'{"task": {}}'""")
+    params = {"known": ["mail"], "hopeless": ["gone"], "limit": 1000}
+    plan = explain(session, jobs.WAITING_KINDS.of(name), params, ordered=True)
+    assert plan["Actual Rows"] == 1
+    assert buffers(plan) < 100
+
+
+def test_looking_for_kinds_without_a_handler_stops_at_its_limit(session, around, name):
+    around(MANY)
+    params = {"known": ["mail"], "hopeless": ["gone"], "limit": 1000}
+    assert buffers(explain(session, jobs.WAITING_KINDS.of(name), params, ordered=True)) < 2000
+
+
 @pytest.mark.parametrize("known", ["nothing", "another queue"])
 def test_a_claim_walks_the_claim_index_and_sorts_nothing(session, around, name, known):
     if known == "another queue":

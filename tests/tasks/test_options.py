@@ -28,6 +28,7 @@ def findings(**setting: Any) -> list[tuple[str, str]]:
 
 def handler_of(each: Any) -> Any:
     """The handler that a worker would run a task with."""
+    default_task_backend.bring([])
     source = default_task_backend.queue("default").source
     (found,) = [handler for handler in source.handlers if handler.kind == each.module_path]
     return found

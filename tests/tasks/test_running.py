@@ -432,7 +432,7 @@ def test_a_stop_gives_a_task_back_without_counting_its_attempt(task: Any, work: 
     worker.stop()
     thread.join(30)
     assert (refreshed(result).status, result.attempts, result.started_at) == (READY, 0, None)
-    assert [name for name, *_ in sent if name == "finished"] == []
+    assert [name for name, _, number, *_ in sent if number == result.id and name == "finished"] == []
     WorkJob.objects.filter(id=int(result.id)).delete()
 
 

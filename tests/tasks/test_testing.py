@@ -7,13 +7,14 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
+from django_workqueue.models import WorkJob
 from django_workqueue.testing import assert_enqueued, drain, immediate
 from django_workqueue.worker import Counts
 from tests.tasks.conftest import with_options
 from tests.tasks.native import FAILED, READY, SUCCESSFUL, default_task_backend, task
 from tests.tasks.shop import tasks
 
-ROLLED_BACK = pytest.mark.django_db
+pytestmark = pytest.mark.django_db  # pytest-django's own transaction around each test: what a `TestCase` has
 
 
 def at_once(attempts: int) -> timedelta:
@@ -21,13 +22,12 @@ def at_once(attempts: int) -> timedelta:
     return timedelta(0)
 
 
-@pytest.fixture
-def db(request: pytest.FixtureRequest) -> None:
-    """pytest-django's own, with its transaction around the test: what a `TestCase` has."""
-    request.getfixturevalue("_django_db_helper")
+@pytest.fixture(autouse=True)
+def nothing_waits(_django_db_helper: None) -> None:
+    """Delete what other tests have left."""
+    WorkJob.objects.filter(queue="default").delete()
 
 
-@ROLLED_BACK
 def test_drain_runs_tasks_sync_and_async_in_the_tests_own_transaction() -> None:
     results = [tasks.meaning_of_life.enqueue(), tasks.meaning_of_life_async.enqueue(), tasks.result_id.enqueue()]
     bad = tasks.fail_with_value_error.enqueue()
@@ -38,7 +38,6 @@ def test_drain_runs_tasks_sync_and_async_in_the_tests_own_transaction() -> None:
     assert (bad.status, bad.attempts, bad.errors[0].exception_class) == (FAILED, 1, ValueError)
 
 
-@ROLLED_BACK
 def test_drain_runs_the_louder_task_first_whatever_its_kind() -> None:
     quiet, loud = tasks.noop.enqueue(), tasks.echo.using(priority=9).enqueue()
     drain("default")
@@ -47,7 +46,6 @@ def test_drain_runs_the_louder_task_first_whatever_its_kind() -> None:
     assert loud.finished_at < quiet.finished_at
 
 
-@ROLLED_BACK
 def test_drain_retries_and_the_context_counts() -> None:
     with override_settings(TASKS=with_options(max_attempts=3, backoff=at_once)):
         result = tasks.succeed_at.enqueue(3)
@@ -57,7 +55,6 @@ def test_drain_retries_and_the_context_counts() -> None:
         assert result.started_at < result.last_attempted_at
 
 
-@ROLLED_BACK
 def test_drain_leaves_what_is_to_run_later_unless_told_otherwise() -> None:
     result = tasks.noop.using(run_after=timezone.now() + timedelta(days=1)).enqueue()
     assert drain("default") == Counts()
@@ -74,7 +71,6 @@ def make_and_enqueue() -> str:
     return str(made.enqueue().id)
 
 
-@ROLLED_BACK
 def test_drain_runs_a_task_that_was_not_there_before() -> None:
     result = task()(make_and_enqueue).enqueue()
     assert drain("default") == Counts(completed=2)
@@ -82,7 +78,6 @@ def test_drain_runs_a_task_that_was_not_there_before() -> None:
     assert default_task_backend.get_result(result.return_value).status == SUCCESSFUL
 
 
-@ROLLED_BACK
 def test_immediate_runs_a_task_as_it_is_enqueued() -> None:
     with immediate():
         result = tasks.meaning_of_life.enqueue()
