@@ -23,7 +23,7 @@ from tests.keyed import parsed
 from tests.keyed.table import Table
 
 PLANNED = "workqueue_item_planned"
-MANY = 30_000
+MANY = 20_000
 SEVENTEEN = 170_000
 LEASE = 60_000_000
 PEOPLE = {name for name, statement in parsed.every().items() if statement.for_people}

@@ -13,6 +13,7 @@ from django.test import AsyncClient, Client, SimpleTestCase, TestCase, Transacti
 from django.urls import path
 
 from django_workqueue import Entry, Queue, QueueClosed, inbox
+from django_workqueue.database import Connection
 from django_workqueue.models import WorkItem
 from tests import interleave
 from tests.keyed.table import Table
@@ -324,6 +325,22 @@ def test_many_claims_fold_one_inbox_and_no_enqueue_is_folded_twice(queue, table)
     assert queue.complete(*claimed) == 300
     assert queue.stats().pending == 0
     assert table.inbox() == []
+
+
+def test_a_workers_claims_fold_the_inbox_every_other_time_and_whenever_they_find_nothing(queue, table):
+    own = Connection("default", application="test")
+    try:
+        with transaction.atomic():
+            queue.enqueue("inside")
+        assert keys(queue.source.claim_on(own, 5, MINUTE).works) == ["inside"]
+        queue.enqueue(*"abcdef")
+        with transaction.atomic():
+            queue.enqueue("loud", priority=9)
+        first = queue.source.claim_on(own, 2, MINUTE)
+        assert first.full
+        assert "loud" in keys(first.works + queue.source.claim_on(own, 2, MINUTE).works)
+    finally:
+        own.close()
 
 
 # Claims in the same transaction
