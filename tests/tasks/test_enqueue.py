@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_workqueue import InvalidPayload, JobQueue
 from django_workqueue.backend import WorkqueueBackend
+from django_workqueue.listed import JobLane, Waiting
 from django_workqueue.models import WorkJob
 from tests.conftest import Connect
 from tests.tasks.conftest import with_options
@@ -127,6 +128,21 @@ def test_aenqueue_does_not_block_the_event_loop(second: Any) -> None:
         return events
 
     assert async_to_sync(main)() == ["the loop goes on", "enqueued"]
+
+
+def test_an_enqueue_whose_answer_was_lost_has_its_time_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    insert = JobLane._insert
+
+    def insert_and_forget_when(lane: JobLane, table: Any, entries: Sequence[Waiting]) -> Any:
+        landed = list(insert(lane, table, entries))
+        for entry in entries:
+            entry.enqueued_at = None
+        return landed
+
+    monkeypatch.setattr(JobLane, "_insert", insert_and_forget_when)
+    for result in (tasks.noop.enqueue(), async_to_sync(tasks.noop.aenqueue)()):
+        assert result.enqueued_at is not None
+        assert default_task_backend.get_result(result.id) == result
 
 
 def test_many_threads_enqueue_at_once_and_none_is_mixed_up() -> None:

@@ -146,6 +146,27 @@ def test_a_task_whose_lease_lapsed_in_its_last_attempt_has_failed_and_says_why()
     assert "lapsed during the last attempt" in result.errors[0].traceback
 
 
+IN_HAND = "lease_token = 7, lease_until = statement_timestamp() + interval '1 hour', attempts = attempts + 1"
+
+
+def test_a_task_that_a_worker_has_in_hand_is_ready_until_it_starts() -> None:
+    result = tasks.noop.enqueue()
+    alter(result, IN_HAND)
+    result.refresh()
+    assert (result.status, result.attempts, result.started_at, result.last_attempted_at) == (READY, 0, None, None)
+
+
+def test_a_task_in_hand_for_another_attempt_still_knows_its_last_one(work: Work) -> None:
+    with override_settings(TASKS=with_options(max_attempts=2)):
+        result = tasks.fail_with_value_error.enqueue()
+        work()
+        result.refresh()
+        before = result.started_at
+        alter(result, f"{IN_HAND}, started_at = NULL")
+        result.refresh()
+        assert (result.status, result.started_at, result.last_attempted_at) == (READY, before, before)
+
+
 def test_a_task_that_a_dead_worker_never_started_has_lost_no_attempt(work: Work) -> None:
     with override_settings(TASKS=with_options(max_attempts=2)):
         result = tasks.succeed_at.enqueue(2)

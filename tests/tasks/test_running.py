@@ -18,7 +18,7 @@ from django_workqueue.engine import worker_id
 from django_workqueue.models import WorkJob
 from django_workqueue.worker import Counts, Worker
 from tests.interleave import wait_until
-from tests.tasks.conftest import with_options
+from tests.tasks.conftest import TASKS, with_options
 from tests.tasks.native import (
     FAILED,
     NAME,
@@ -287,6 +287,20 @@ def test_started_and_finished_are_sent_with_the_backends_class_and_the_result(
     ]
 
 
+class Louder(WorkqueueBackend):
+    """A backend of somebody's own."""
+
+
+def test_a_task_runs_under_the_alias_it_was_enqueued_with(work: Work, sent: list[Any]) -> None:
+    louder = {"BACKEND": f"{__name__}.{Louder.__qualname__}", "QUEUES": ["default"]}
+    with override_settings(TASKS={**TASKS, "louder": louder}):
+        results = [tasks.alias.enqueue(), tasks.alias.using(backend="louder").enqueue()]
+        work()
+        assert [refreshed(result).return_value for result in results] == ["default", "louder"]
+    senders = {(number, sender) for _, sender, number, *_ in sent}
+    assert senders == {(results[0].id, WorkqueueBackend), (results[1].id, Louder)}
+
+
 @pytest.mark.parametrize("task", [tasks.fail_with_value_error, tasks.fail_async])
 def test_finished_is_sent_once_and_started_for_each_attempt(task: Any, work: Work, sent: list[Any]) -> None:
     with override_settings(TASKS=TRIES_THREE):
@@ -391,35 +405,36 @@ def test_a_task_has_its_threads_connection(work: Work) -> None:
 
 
 def test_a_task_that_a_worker_has_in_hand_is_ready_until_it_starts(work: Work, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHOP_LOG", str(log))
-        go = tmp_path / "go"
-        first = tasks.wait_for.enqueue(str(go))
-        rest = [tasks.noop.enqueue() for _ in range(5)]
-        worker = Worker(["default"], concurrency=1)
-        thread = threading.Thread(target=worker.drain, name="the test's worker")
-        thread.start()
-        wait_until(lambda: refreshed(first).status == RUNNING)
-        assert {refreshed(result).status for result in rest} == {READY}
-        assert {(result.attempts, result.started_at) for result in rest} == {(0, None)}
-        go.touch()
-        thread.join(30)
+    go = tmp_path / "go"
+    first = tasks.wait_for.enqueue(str(go))
+    rest = [tasks.noop.enqueue() for _ in range(5)]
+    worker = Worker(["default"], concurrency=1)
+    thread = threading.Thread(target=worker.drain, name="the test's worker")
+    thread.start()
+    wait_until(lambda: refreshed(first).status == RUNNING)
+    assert {refreshed(result).status for result in rest} == {READY}
+    assert {(result.attempts, result.started_at) for result in rest} == {(0, None)}
+    go.touch()
+    thread.join(30)
     assert {refreshed(result).status for result in (first, *rest)} == {SUCCESSFUL}
 
 
-@pytest.mark.parametrize("task", [tasks.sleep, tasks.sleep_async])
+@pytest.mark.parametrize("task", [tasks.wait_for, tasks.wait_and_fail, tasks.wait_async])
 def test_a_running_task_that_is_cancelled_has_failed_whatever_comes_of_it(
-    task: Any, work: Work, sent: list[Any]
+    task: Any, work: Work, sent: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = task.enqueue(2.0 if task is tasks.sleep else 60)
+    go = tmp_path / "go"
+    result = task.enqueue(str(go))
     thread = threading.Thread(target=Worker(["default"]).drain, name="the test's worker")
     thread.start()
     wait_until(lambda: refreshed(result).status == RUNNING)
     assert JobQueue("default").cancel(int(result.id)) == 1
+    wait_until(lambda: "leases were lost" in caplog.text, 30)
+    go.touch()
     thread.join(30)
     assert not thread.is_alive()
     assert (refreshed(result).status, result.errors[-1].exception_class_path) == (FAILED, "asyncio.CancelledError")
+    assert [name for name, _, number, *_ in sent if number == result.id] == ["started"]
 
 
 @pytest.mark.parametrize("task", [tasks.sleep, tasks.sleep_async])

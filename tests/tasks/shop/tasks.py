@@ -15,7 +15,8 @@ from tests.tasks.native import TaskContext, task
 
 
 def note(*words: object) -> None:
-    with Path(os.environ["SHOP_LOG"]).open("a") as log:
+    """Write a line, in a worker process; in the tests' own nobody reads it."""
+    with Path(os.environ.get("SHOP_LOG", os.devnull)).open("a") as log:
         log.write(" ".join(map(str, words)) + "\n")
 
 
@@ -101,6 +102,12 @@ def result_id(context: TaskContext) -> str:
 
 
 @task(takes_context=True)
+def alias(context: TaskContext) -> str:
+    assert context.task_result.task.backend == context.task_result.backend
+    return context.task_result.backend
+
+
+@task(takes_context=True)
 async def result_id_async(context: TaskContext) -> str:
     return context.task_result.id
 
@@ -167,6 +174,17 @@ def wait_for(path: str) -> str:
     while not Path(path).exists() and time.monotonic() < until:
         time.sleep(0.01)
     return "seen"
+
+
+@task()
+def wait_and_fail(path: str) -> None:
+    wait_for.func(path)
+    raise ValueError("after all that waiting")
+
+
+@task()
+async def wait_async(path: str) -> str:
+    return await asyncio.to_thread(wait_for.func, path)
 
 
 @task()
