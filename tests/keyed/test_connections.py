@@ -93,7 +93,10 @@ def test_a_serialisation_failure_is_tried_again(options, make_queue, connect, as
 
 @pytest.mark.parametrize("verb", ["complete", "release", "remove"])
 def test_a_deadlock_is_tried_again(queue, connect, aside, wait_until, verb):
-    """With a stranger that locks in an order of its own, and waits longer than we do before it looks for one."""
+    """With a stranger that locks in an order of its own, and waits longer than we do before it looks for one.
+
+    (A session looks once for each wait: ours must still be waiting for that when the stranger's wait begins.)
+    """
     queue.enqueue("a", "b")
     queue.claim()
     stranger, observer = connect(autocommit=False), connect()
@@ -102,7 +105,7 @@ def test_a_deadlock_is_tried_again(queue, connect, aside, wait_until, verb):
 
     def impatient():
         with connection.cursor() as cursor:
-            cursor.execute("SET deadlock_timeout = '10ms'")
+            cursor.execute("SET deadlock_timeout = '500ms'")
         return settle(queue, verb)
 
     done = aside(impatient)
@@ -122,7 +125,7 @@ def test_in_a_callers_transaction_nothing_is_tried_again(queue, connect, aside, 
     def in_a_transaction():
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute("SET deadlock_timeout = '10ms'")
+                cursor.execute("SET deadlock_timeout = '500ms'")
             return queue.complete("a", "b")
 
     done = aside(in_a_transaction)
