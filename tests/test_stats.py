@@ -260,7 +260,7 @@ def test_many_are_estimated(crowd, shortsighted):
     CROWDS[crowd](6000)
     CROWDS["of other queues"](2000)
     found = counts(bounded())
-    assert found == {crowd: pytest.approx(6000, rel=0.35)}
+    assert found == {crowd: pytest.approx(6000, rel=0.5)}  # from some 40 pages, 15 % more or less: 3 deviations
     assert found[crowd] != 6000, "nothing was estimated"
 
 

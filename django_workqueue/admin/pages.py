@@ -11,6 +11,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import django
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import IS_POPUP_VAR
@@ -122,6 +123,7 @@ class Page(ModelAdmin):
                 "opts": self.opts,
                 "here": request.get_full_path(),
                 "is_popup": IS_POPUP_VAR in request.GET,
+                "tools_in_content": django.VERSION < (6, 1),  # where object-tools is a block within block content
                 **context,
             },
             status=status,

@@ -56,6 +56,12 @@ def test_a_job_shows_its_payload_errors_and_tracebacks(admin_client):
     assert "attempt 2 failed: MailboxFull" in shown
 
 
+def test_the_way_to_enqueue_a_key_is_on_the_list_of_items_once(admin_client):
+    scene.items("products", ready=1)
+    shown = admin_client.get(address("items_changelist", queue="products")).content.decode()
+    assert shown.count('class="addlink">Enqueue a key<') == 1
+
+
 def test_a_job_is_found_by_its_number(admin_client):
     from django_workqueue.models import WorkJob
 

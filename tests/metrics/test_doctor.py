@@ -114,7 +114,10 @@ def test_a_standby_and_its_slot_that_hold_rows_are_found():
     if not (server.binaries / "pg_basebackup").exists():
         pytest.skip("this PostgreSQL has no pg_basebackup")
     feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
-    standbys = [postgres.Server(server.home / name, settings=postgres.QUICK | feedback) for name in ("free", "slotted")]
+    standbys = [
+        postgres.Server(server.home / name, binaries=server.binaries, settings=postgres.QUICK | feedback)
+        for name in ("free", "slotted")
+    ]
     with elsewhere(server), contextlib.ExitStack() as stack:
         call_command("migrate", "workqueue", database="elsewhere", verbosity=0)
         for standby in standbys:
