@@ -146,6 +146,7 @@ class Source(ABC):
 
     name: str
     max_claim: int
+    max_attempts: int = 0  # of what does not say so itself; 0 is without end
     min_wake_interval: timedelta
     marks_starts: bool  # whether start_on has anything to do
     cancels: bool = False  # whether work can be taken back while it runs: `tokens_on` then tells

@@ -97,6 +97,7 @@ class KeyedSource(LeasingSource):
         super().__init__(name, using)
         self.settings = settings
         self.max_claim = settings.max_claim
+        self.max_attempts = settings.max_attempts
         self.min_wake_interval = settings.min_wake_interval
         self.inbox = Inbox(name)
         self._folds_next = False  # whether a worker's next claim folds the inbox

@@ -56,11 +56,13 @@ class Call:
             return Outcome(work, Verb.SNOOZE, min(error.delay, LONGEST), error, None, ran)
         if isinstance(error, HandlerTimeout) and self.timeout is not None:
             error = HandlerTimeout(f"{self.handler.name} ran past its timeout of {self.timeout:g} s")
-        permanent = is_permanent(error)
-        journal.failed(self.handler, what(work), error, again=not permanent)
-        if permanent:
+        if is_permanent(error):
+            journal.failed(self.handler, what(work), error, attempt=work.attempts, of=self._most(work), again_in=None)
             return Outcome(work, Verb.FINISH, ZERO, error, None, ran)
-        return Outcome(work, Verb.FAIL, self._delay(work.attempts), error, None, ran)
+        delay, most = self._delay(work.attempts), self._most(work)
+        again_in = None if 0 < most <= work.attempts else delay
+        journal.failed(self.handler, what(work), error, attempt=work.attempts, of=most, again_in=again_in)
+        return Outcome(work, Verb.FAIL, delay, error, None, ran)
 
     def all_returned(self, works: Sequence[Any], result: Any, ran: float = 0.0) -> list[Outcome]:
         """What a batch handler's return means for its batch."""
@@ -69,6 +71,10 @@ class Call:
     def all_raised(self, works: Sequence[Any], error: BaseException, ran: float = 0.0) -> list[Outcome]:
         """What a batch handler's exception means for its batch."""
         return [self.raised(work, error, ran) for work in works]
+
+    def _most(self, work: Any) -> int:
+        """How many attempts a piece of work has; 0 is without end."""
+        return int(getattr(work, "max_attempts", self.handler.source.max_attempts))
 
     def _delay(self, attempts: int) -> timedelta:
         try:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from django_workqueue import database
@@ -29,10 +30,30 @@ def stopped(counts: Any, *, pid: int) -> None:
     logger.info("worker %d stopped: %s", pid, counts)
 
 
-def failed(handler: Handler, what: str, error: BaseException, *, again: bool) -> None:
-    """A handler raised."""
-    level = logging.WARNING if again else logging.ERROR
-    logger.log(level, "%s failed on %s: %r", handler.name, what, error, exc_info=error)
+def failed(
+    handler: Handler, what: str, error: BaseException, *, attempt: int, of: int, again_in: timedelta | None
+) -> None:
+    """A handler raised, at an attempt of so many (0: without end). None is never again by itself."""
+    logger.log(
+        logging.ERROR if again_in is None else logging.WARNING,
+        "%s on %s: attempt %d%s failed; %s: %r",
+        handler.name,
+        what,
+        attempt,
+        f" of {of}" if of else "",
+        _what_next(handler, again_in, is_last=0 < of <= attempt),
+        error,
+        exc_info=error,
+    )
+
+
+def _what_next(handler: Handler, again_in: timedelta | None, *, is_last: bool) -> str:
+    if again_in is not None:
+        seconds = again_in.total_seconds()
+        return f"again in {seconds:.3g} s" if seconds < 1000 else f"again in {again_in}"
+    if handler.kind is not None:
+        return "it is a dead letter now"
+    return "it is stalled now, unless it was enqueued again" if is_last else "it is finished, with its error kept"
 
 
 def bad_backoff(handler: Handler, error: Exception) -> None:

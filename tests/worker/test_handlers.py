@@ -101,6 +101,45 @@ def test_an_exception_in_one_never_touches_another(queue: Queue[str]) -> None:
     assert len(seen) == 200
 
 
+@pytest.mark.parametrize(
+    ("most", "tries", "says"),
+    [
+        (0, 1, "attempt 1 failed; again in 4 s"),
+        (5, 2, "attempt 2 of 5 failed; again in 4 s"),
+        (2, 2, "attempt 2 of 2 failed; it is stalled now, unless it was enqueued again"),
+    ],
+)
+def test_the_log_says_which_attempt_of_how_many_failed_and_what_is_next(
+    make_queue: MakeQueue, caplog: pytest.LogCaptureFixture, most: int, tries: int, says: str
+) -> None:
+    queue = make_queue(max_attempts=most)
+
+    @queue.handler(backoff=lambda attempts: timedelta(seconds=4 if attempts == tries else 0))
+    def fail(item: Item[str]) -> None:
+        raise ValueError("no")
+
+    queue.enqueue("a")
+    drain(queue)
+    expected = f"fail on {queue.name} 'a': {says}: ValueError('no')"
+    (record,) = [record for record in caplog.records if record.getMessage().endswith(expected)]
+    assert record.levelname == ("ERROR" if tries == most else "WARNING")
+    assert record.exc_info is not None
+
+
+def test_the_log_says_that_an_item_is_finished_by_a_permanent_error(
+    make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue(max_attempts=3)
+
+    @queue.handler
+    def fail(item: Item[str]) -> None:
+        raise PermanentError("no")
+
+    queue.enqueue("a")
+    drain(queue)
+    assert "attempt 1 of 3 failed; it is finished, with its error kept: PermanentError('no')" in caplog.text
+
+
 def test_out_of_attempts_the_item_stalls(make_queue: MakeQueue, rows: Rows) -> None:
     queue = make_queue(max_attempts=2)
 

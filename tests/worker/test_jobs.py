@@ -75,6 +75,22 @@ def test_an_exception_retries_permanent_error_buries_and_retry_snoozes(jobs: Job
     assert (row(jobs, snoozing).outcome, row(jobs, snoozing).attempts) == (None, 0)
 
 
+def test_the_log_says_which_attempt_of_a_job_failed_when_the_next_is_and_when_it_is_dead(
+    jobs: JobQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.handler("flaky", backoff=lambda attempts: timedelta(0) if attempts < 2 else timedelta(hours=2))
+    def flaky(job: Job) -> None:
+        raise PermanentError("no") if job.payload else ValueError("no")
+
+    jobs.enqueue("flaky")
+    short, hopeless = jobs.enqueue("flaky", max_attempts=2), jobs.enqueue("flaky", "hopeless")
+    Worker([jobs]).drain()
+    assert f"job {short}: attempt 1 of 2 failed; again in 0 s: " in caplog.text
+    assert f"job {short}: attempt 2 of 2 failed; it is a dead letter now: ValueError" in caplog.text
+    assert f"job {hopeless}: attempt 1 of 5 failed; it is a dead letter now: PermanentError" in caplog.text
+    assert "attempt 2 of 5 failed; again in 2:00:00: " in caplog.text
+
+
 def test_a_result_that_is_not_json_fails_the_job_not_the_worker(jobs: JobQueue) -> None:
     """With an error that says what it is, after the handler's own backoff."""
     jobs.handler("job", backoff=lambda attempts: timedelta(hours=1))(lambda job: {"at": [job.payload, object()]})
