@@ -16,6 +16,11 @@ class InvalidKey(WorkqueueError, ValueError):
     """A key cannot be stored. Nothing of the call it came with was enqueued."""
 
 
+def of_queue(error: WorkqueueError, queue: str) -> None:
+    """Have the error say which queue it is about."""
+    error.args = (f"queue {queue!r}: {error}",)
+
+
 class EmptyKey(InvalidKey):
     """The encoded key is the empty string. Give the item a name."""
 

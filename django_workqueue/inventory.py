@@ -126,7 +126,7 @@ def _stand_in(name: str, alias: str, face: str, settings: Mapping[str, Any]) -> 
         )
         return listed.ListedSource(name, alias, kept)
     keys = keyed.Settings(
-        key=CheckedCodec(str),
+        key=CheckedCodec(str, queue=name),
         max_attempts=most,
         retention=duration("retention"),
         max_claim=1,

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from . import arguments, database, engine, payloads, stats, tracing
 from .backoff import Backoff, exponential
-from .exceptions import Retry
+from .exceptions import InvalidPayload, Retry, of_queue
 from .faces import Face
 from .insertion import Waiting, carry
 from .keys import check_name, check_priority, has_control_characters
@@ -152,7 +152,12 @@ class JobQueue(Face[ListedSource]):
         return priority, due, 0 if run_at is None else epoch_us(run_at), most
 
     def _waiting(self, kind: str, payload: JSON, options: tuple[int, float, int, int]) -> Waiting:
-        return Waiting(kind, payloads.dumps(payload), *options, metadata="{}")
+        try:
+            text = payloads.dumps(payload)
+        except InvalidPayload as error:
+            of_queue(error, self.name)
+            raise
+        return Waiting(kind, text, *options, metadata="{}")
 
     @classmethod
     def _sharing(cls, name: str, using: str | None, retention: timedelta | None) -> JobQueue:

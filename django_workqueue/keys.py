@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from .exceptions import EmptyKey, InvalidKey, KeyDecodeError, KeyHasControlCharacter, KeyTooLong
+from .exceptions import EmptyKey, InvalidKey, KeyDecodeError, KeyHasControlCharacter, KeyTooLong, of_queue
 
 K = TypeVar("K")
 
@@ -41,10 +41,11 @@ class KeyCodec(Protocol[K]):
 
 
 class CheckedCodec(Generic[K]):
-    """A codec with the limits enforced: what it encodes can be stored, and errors are ours."""
+    """A codec with the limits enforced: what it encodes can be stored, and errors are ours, naming the queue."""
 
-    def __init__(self, key: type[K] | KeyCodec[K]) -> None:
+    def __init__(self, key: type[K] | KeyCodec[K], *, queue: str) -> None:
         self.key = key
+        self.queue = queue
         codec = key if not isinstance(key, type) and isinstance(key, KeyCodec) else codec_for(typing.cast(Any, key))
         self._encode: Callable[[K], str] = codec.encode
         self._decode: Callable[[str], K] = codec.decode
@@ -65,11 +66,15 @@ class CheckedCodec(Generic[K]):
         return repr(self.key)
 
     def encode(self, key: K) -> str:
-        """The key's text. Raises `InvalidKey` or one of its children, naming the key."""
-        text = self._encode(key)
-        if not isinstance(text, str):
-            raise InvalidKey(f"the codec encoded the key {key!r} to {text!r}, which is not a str")
-        check_text(text, key)
+        """The key's text. Raises `InvalidKey` or one of its children, naming queue and key."""
+        try:
+            text = self._encode(key)
+            if not isinstance(text, str):
+                raise InvalidKey(f"the codec encoded the key {key!r} to {text!r}, which is not a str")  # noqa: TRY301
+            check_text(text, key)
+        except InvalidKey as error:
+            of_queue(error, self.queue)
+            raise
         return text
 
     def encode_all(self, keys: Iterable[K]) -> list[str]:

@@ -23,7 +23,7 @@ from . import database, lanes, metrics, notify, payloads
 from .backoff import exponential
 from .database import Connection
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
-from .exceptions import Retry, is_permanent
+from .exceptions import InvalidPayload, Retry, is_permanent, of_queue
 from .floors import Floors
 from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table
 from .leasing import LeasingSource, Row, apart, chunks, in_rounds
@@ -290,7 +290,11 @@ class ListedSource(LeasingSource):
 
     def complete_here(self, works: Sequence[Job], result: payloads.JSON) -> int:
         """Finish jobs, all with the same result."""
-        text = None if result is None else payloads.dumps(result, name="result")
+        try:
+            text = None if result is None else payloads.dumps(result, name="result")
+        except InvalidPayload as error:
+            of_queue(error, self.name)
+            raise
         keep = self.settings.retention > timedelta(0)
         done = 0
         for chunk in apart(works, lambda job: job.id):

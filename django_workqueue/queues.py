@@ -85,7 +85,7 @@ class Queue(Face[KeyedSource], Generic[K]):
     ) -> None:
         check_name(name)
         settings = Settings(
-            key=CheckedCodec(key),
+            key=CheckedCodec(key, queue=name),
             max_attempts=arguments.whole("max_attempts", max_attempts, least=0),
             retention=arguments.not_negative("retention", retention),
             max_claim=arguments.whole("max_claim", max_claim, least=1),

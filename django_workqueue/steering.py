@@ -15,7 +15,7 @@ from typing import Any
 from . import conf, database, keyed, lanes, listed
 from .browsing import Browser, Cursor, Filters
 from .inventory import KnownQueue
-from .keys import check_priority, check_text
+from .keys import CheckedCodec, check_priority
 from .leasing import LeasingSource, chunks
 from .sql import Statement
 from .sql import steer as sql
@@ -172,7 +172,7 @@ def purge(queue: KnownQueue, what: Sequence[str], *, budget: timedelta = BUDGET)
 def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> None:
     """Add an encoded key by hand. Raises `InvalidKey` for one that cannot be, or that the queue here cannot decode."""
     source = _items(queue)
-    check_text(key, key)
+    CheckedCodec(str, queue=source.name).encode(key)
     source.settings.key.decode(key)
     waiting = (key, check_priority(priority), lanes.due_after(delay))
     if database.inside_transaction(source.alias):

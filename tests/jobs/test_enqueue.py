@@ -215,7 +215,7 @@ def test_max_attempts_are_five_or_the_queues_or_the_jobs(queue, make_queue, name
 )
 def test_a_payload_that_is_not_json_is_refused_by_its_path(queue, table, payload, message):
     for enqueue in (queue.enqueue, lambda *args: queue.enqueue_many(args[0], [1, args[1]])):
-        with pytest.raises(InvalidPayload, match=message):
+        with pytest.raises(InvalidPayload, match=f"^queue {queue.name!r}: {message}"):
             enqueue("mail", payload)
     assert table.stored() == []
 

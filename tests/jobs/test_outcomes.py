@@ -90,7 +90,7 @@ def test_what_is_completed_already_unknown_or_named_twice_is_not_counted(queue, 
 
 @pytest.mark.parametrize("result", [{1}, float("nan"), b"x", object(), "\x00", "x" * 2_000_000])
 def test_a_result_that_is_not_json_is_refused_and_the_job_is_still_held(queue, table, one, result):
-    with pytest.raises(InvalidPayload, match=r"^result "):
+    with pytest.raises(InvalidPayload, match=f"^queue {queue.name!r}: result "):
         queue.complete(one, result=result)
     assert table.state(one.id) == "leased"
 
