@@ -11,7 +11,7 @@ import contextvars
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
@@ -27,44 +27,51 @@ from .queues import Queue
 from .worker import Counts, Worker
 from .worker.call import Call
 
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
 LEASE = timedelta(hours=1)
 MOST_RUNS = 10_000  # of one drain
+SHOWN = 10  # rows, by an assertion that failed
 NEAR = timedelta(seconds=10)  # how exactly a delay is compared, the test having taken some time
 
 
-def drain(*queues: Queue[Any] | JobQueue | str, ignore_delays: bool = False) -> Counts:
+def drain(*queues: Queue[Any] | JobQueue | str, ignore_delays: bool = False, raise_errors: bool = False) -> Counts:
     """Run the handlers of these queues (none named: of all that have handlers) until nothing is due.
 
     With `ignore_delays`, what is scheduled for later is run as well; an item without end of attempts that fails
-    is then left after its first failure. Raises `AssertionError` after 10,000 runs, for something re-enqueues itself.
+    is then left after its first failure. With `raise_errors`, the first exception of a handler (`Retry` is none) is
+    raised once its outcome is written, and nothing is run after it. Raises `AssertionError` after 10,000 runs, for
+    something re-enqueues itself.
     """
     sources = [source for source in Worker(queues or None).sources() if isinstance(source, LeasingSource)]
-    return _Drain(sources, ignore_delays=ignore_delays).run()
+    return _Drain(sources, ignore_delays=ignore_delays, raise_errors=raise_errors).run()
 
 
 def assert_enqueued(queue: Queue[Any] | JobQueue, key_or_kind: Any, **expect: Any) -> list[Any]:
     """Assert that a key (or jobs of a kind) is waiting or being worked; the rows found, the inbox included.
 
     `expect` may hold `priority`, `delay` (a timedelta, to within 10 s), `attempts` and `count`; for jobs also
-    `payload`, `run_at` and `max_attempts`.
+    `payload`, `run_at` and `max_attempts`. An error lists what there is of that name, or else in the queue.
     """
     rows = _items(queue, key_or_kind) if isinstance(queue, Queue) else _jobs(queue, key_or_kind)
     count = expect.pop("count", None)
     found = [row for row in rows if all(_matches(row, name, value) for name, value in expect.items())]
     wanted = f"{key_or_kind!r}" + "".join(f", {name}={value!r}" for name, value in expect.items())
-    there = ", ".join(map(_shown, rows)) or "nothing of that name"
     if count is None and not found:
-        raise AssertionError(f"{wanted} is not enqueued on {queue!r}; there is {there}")
+        raise AssertionError(f"{wanted} is not enqueued on {queue!r}; {_what_there_is(queue, rows)}")
     if count is not None and len(found) != count:
-        raise AssertionError(f"{wanted} is enqueued {len(found)} times on {queue!r}, not {count}; there is {there}")
+        there = _what_there_is(queue, rows)
+        raise AssertionError(f"{wanted} is enqueued {len(found)} times on {queue!r}, not {count}; {there}")
     return found
 
 
 @contextlib.contextmanager
-def immediate() -> Iterator[None]:
+def immediate(*, raise_errors: bool = False) -> Iterator[None]:
     """Run the handlers of a queue as soon as anything is enqueued to it. A context manager and a decorator.
 
-    What handlers enqueue is run too, after them. Only for the thread that enqueues.
+    What handlers enqueue is run too, after them. Only for the thread that enqueues. With `raise_errors`, the first
+    exception of a handler is raised by the enqueue.
     """
     running = threading.local()
 
@@ -79,7 +86,7 @@ def immediate() -> Iterator[None]:
         try:
             for each in running.waiting:
                 if each.handlers and isinstance(each, LeasingSource):
-                    _Drain([each], ignore_delays=False).run()
+                    _Drain([each], ignore_delays=False, raise_errors=raise_errors).run()
         finally:
             running.waiting = None
 
@@ -91,9 +98,10 @@ def immediate() -> Iterator[None]:
 
 
 class _Drain:
-    def __init__(self, sources: Sequence[LeasingSource], *, ignore_delays: bool) -> None:
+    def __init__(self, sources: Sequence[LeasingSource], *, ignore_delays: bool, raise_errors: bool) -> None:
         self.sources = sources
         self.ignore_delays = ignore_delays
+        self.raise_errors = raise_errors
         self.counts = Counts()
         self.runs = 0
         self.calls: dict[int, Call] = {}  # by the id of the handler, of which running may bring more
@@ -143,6 +151,9 @@ class _Drain:
         for outcome in outcomes:
             if outcome.verb is Verb.SNOOZE or (outcome.verb is Verb.FAIL and endless):
                 self.failed[id(source)].add(source.idents([outcome.work])[0])
+        error = next((each.error for each in outcomes if each.verb in (Verb.FAIL, Verb.FINISH)), None)
+        if self.raise_errors and error is not None:
+            raise error
 
     def _outcomes(self, call: Call, works: list[Any], alias: str) -> list[Outcome]:
         handler = call.handler
@@ -158,15 +169,39 @@ class _Drain:
 
 
 def _items(queue: Queue[Any], key: Any) -> list[Any]:
-    from .models import InboxEntry  # noqa: PLC0415 - models are not ready at import
-
     text = queue.source.settings.key.encode(key)
-    items = queue.source.table().filter(queue=queue.name, key=text, completed_at=None, stalled_at=None)
-    return [*items, *InboxEntry.objects.using(queue.using).filter(queue=queue.name, key=text)]
+    return [row for rows in _enqueued(queue) for row in rows.filter(key=text)]
 
 
 def _jobs(queue: JobQueue, kind: Any) -> list[Any]:
-    return list(queue.source.table().filter(queue=queue.name, kind=kind, outcome=None).order_by("id"))
+    return [row for rows in _enqueued(queue) for row in rows.filter(kind=kind)]
+
+
+def _enqueued(queue: Queue[Any] | JobQueue) -> list[QuerySet[Any]]:
+    """All that waits or is being worked, of each table that may hold it."""
+    from .models import InboxEntry  # noqa: PLC0415 - models are not ready at import
+
+    if isinstance(queue, JobQueue):
+        return [queue.source.table().filter(queue=queue.name, outcome=None).order_by("id")]
+    items = queue.source.table().filter(queue=queue.name, completed_at=None, stalled_at=None)
+    return [items.order_by("key"), InboxEntry.objects.using(queue.using).filter(queue=queue.name).order_by("id")]
+
+
+def _what_there_is(queue: Queue[Any] | JobQueue, alike: Sequence[Any]) -> str:
+    """What somebody needs to see who looked in vain: those alike, or else whatever is enqueued, of either a few."""
+    if alike:
+        return f"there is {_listed(alike, len(alike))}"
+    tables = _enqueued(queue)
+    number = sum(rows.count() for rows in tables)
+    if not number:
+        return "nothing is enqueued there"
+    some = [row for rows in tables for row in rows[:SHOWN]]
+    return f"nothing of that name, but there is {_listed(some, number)}"
+
+
+def _listed(rows: Sequence[Any], number: int) -> str:
+    more = f" and {number - SHOWN:,} more" if number > SHOWN else ""
+    return ", ".join(map(_shown, rows[:SHOWN])) + more
 
 
 def _matches(row: Any, name: str, value: Any) -> bool:
@@ -187,5 +222,5 @@ def _now() -> datetime:
 
 
 def _shown(row: Any) -> str:
-    what = getattr(row, "key", None) or f"job {row.id} {getattr(row, 'payload', None)!r:.80}"
+    what = f"{row.key:.80}" if hasattr(row, "key") else f"job {row.id} {row.kind} {row.payload!r:.80}"
     return f"{what} (priority {row.priority}, due {row.available_at:%Y-%m-%d %H:%M:%S})"

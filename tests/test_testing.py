@@ -121,6 +121,30 @@ class DrainInATestCase(TestCase):
             with pytest.raises(AssertionError, match="enqueue itself"):
                 drain(self.queue)
 
+    def test_raises_a_handlers_error_where_it_is_asked_to_once_the_outcome_is_written(self):
+        @self.jobs.handler("kind", backoff=lambda attempts: HOUR)
+        def fail(job):
+            self.ran.append(job.payload)
+            raise Retry(HOUR) if job.payload == "later" else ValueError(job.payload)
+
+        self.jobs.enqueue("kind", "later", priority=1)
+        number = self.jobs.enqueue("kind", "no")
+        with pytest.raises(ValueError, match="no"):
+            drain(self.jobs, raise_errors=True)
+        assert self.ran == ["later", "no"]
+        assert self.jobs.get(number).errors[0]["message"] == "no"
+        assert drain(self.jobs).failed == 0
+
+    def test_raises_the_error_that_a_batch_handler_names_or_that_chains_from_a_permanent_one(self):
+        @self.queue.batch_handler
+        def work(items):
+            raise PartialFailure({item: PermanentError("gone") for item in items if item.key == "b"})
+
+        self.queue.enqueue("a", "b")
+        with pytest.raises(PermanentError, match="gone"):
+            drain(self.queue, raise_errors=True)
+        assert self.queue.stats().completed == 2
+
     def test_a_queue_without_a_handler_is_refused(self):
         with pytest.raises(ValueError, match="no handler"):
             drain(Queue(fresh()))
@@ -141,6 +165,21 @@ class AssertEnqueued(TestCase):
             assert_enqueued(queue, "other")
         with pytest.raises(AssertionError, match=r"priority=4 is not enqueued .* key \(priority 3"):
             assert_enqueued(queue, "key", priority=4)
+
+    def test_lists_a_few_of_what_is_enqueued_where_the_name_is_not(self):
+        queue, jobs = Queue(fresh()), JobQueue(fresh())
+        with pytest.raises(AssertionError, match=r"; nothing is enqueued there$"):
+            assert_enqueued(queue, "other")
+        queue.enqueue_many(f"key-{number:02}" for number in range(8))
+        queue.complete(*queue.claim(1))
+        queue.enqueue_many(f"later-{number:02}" for number in range(8))
+        with pytest.raises(AssertionError, match=r"there is key-01 .*, later-02 .* and 5 more$") as refused:
+            assert_enqueued(queue, "other")
+        assert "key-00" not in str(refused.value)
+        assert "later-03" not in str(refused.value)
+        number = jobs.enqueue("welcome", {"to": 1})
+        with pytest.raises(AssertionError, match=rf"but there is job {number} welcome .*'to': 1"):
+            assert_enqueued(jobs, "newsletter")
 
     def test_compares_payloads_as_json_and_counts_jobs(self):
         jobs = JobQueue(fresh())
@@ -180,6 +219,22 @@ class Immediate(TestCase):
             assert ran == ["first", "second"]
         queue.enqueue("third")
         assert ran == ["first", "second"]
+
+    def test_raises_a_handlers_error_from_the_enqueue_where_it_is_asked_to(self):
+        queue = Queue(fresh(), max_attempts=1)
+
+        @queue.handler
+        def fail(item):
+            raise ValueError(item.key)
+
+        with immediate():
+            queue.enqueue("quiet")
+        with immediate(raise_errors=True):
+            with pytest.raises(ValueError, match="loud"):
+                queue.enqueue("loud")
+            with pytest.raises(ValueError, match="again"):
+                queue.enqueue("again")
+        assert queue.stats().stalled == 3
 
     def test_is_a_decorator(self):
         queue, ran = Queue(fresh()), []
