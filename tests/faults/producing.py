@@ -51,7 +51,7 @@ def ask(queue: str, names: Sequence[str], *, atomic: bool = False) -> bool:
             if queue == tasks.jobs.name:
                 ids = tasks.jobs.enqueue_many(kind, names)
             else:
-                (tasks.keys if queue == tasks.keys.name else tasks.coroutines).enqueue(*names)
+                tasks.keyed[queue].enqueue(*names)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".split("\n")[0]
         pen.note("ask", queue=queue, names=names, began=began, acked=None, error=told)

@@ -27,6 +27,11 @@ if direct := os.environ.get("FAULTS_LISTEN_URL"):
     DATABASES["direct"] = dj_database_url.parse(direct)
     WORKQUEUE_LISTEN_DATABASE = "direct"
 
+if second := os.environ.get("FAULTS_SECOND_URL"):
+    import dj_database_url
+
+    DATABASES["second"] = dj_database_url.parse(second)
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

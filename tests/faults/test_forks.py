@@ -50,7 +50,7 @@ def test_a_web_server_that_preloads_and_forks_enqueues_in_every_worker(
         )
     stage.workers.append(server)  # it is stopped as they are
     stage.work("--processes", "1")
-    wait_until(lambda: _listens(port), 60)
+    wait_until(lambda: listens(port), 60)
     paths = ["enqueue", "aenqueue"] if not atomic else ["enqueue"]
     more = "&atomic=1" if atomic else ""
     pids: set[object] = set()
@@ -64,7 +64,7 @@ def test_a_web_server_that_preloads_and_forks_enqueues_in_every_worker(
     report(stage.finish(more={"processes": len(pids)}))
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

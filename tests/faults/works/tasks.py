@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
+
 from django_workqueue import Item, Job, JobQueue, Queue, exponential
 from tests.faults.history import pen, rest
 
@@ -86,6 +88,27 @@ if os.environ.get("FAULTS_VERSION") != "old":  # whose code does not know that k
     jobs.handler("async", lease=LEASE, backoff=BACKOFF)(work_job_async)
 
 
+if os.environ.get("FAULTS_SECOND_URL"):
+    second = Queue[str]("faults-second", using="second")
+
+    @second.handler(lease=LEASE, backoff=BACKOFF)
+    def work_second(item: Item[str]) -> None:
+        with noted("faults-second", item.key, item.attempts):
+            rest(seconds(item.key))
+
+
+ledger = Queue[str]("faults-ledger")  # whose producers write an entry of the same name in the same transaction
+
+
+@ledger.handler(lease=LEASE, backoff=BACKOFF)
+def work_ledger(item: Item[str]) -> None:
+    with noted("faults-ledger", item.key, item.attempts), connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM faults_ledger WHERE name = %s", [item.key])
+        if cursor.fetchone() is None:
+            raise LookupError(item.key)
+
+
+keyed = {queue.name: queue for queue in (keys, coroutines, ledger)}
 hard = JobQueue("faults-hard", max_attempts=3)  # whatever a handler does to its process; what, is in the payload
 
 

@@ -4,4 +4,9 @@ from django.urls import path
 
 from . import views
 
-urlpatterns = [path("enqueue", views.enqueue), path("aenqueue", views.aenqueue)]
+urlpatterns = [
+    path("enqueue", views.enqueue),
+    path("aenqueue", views.aenqueue),
+    path("transact", views.transact),
+    path("atransact", views.atransact),
+]
