@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+import django
 from django.core.exceptions import ImproperlyConfigured
 
 from testproject import postgres
@@ -80,3 +81,15 @@ TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
 STATIC_URL = "static/"
+
+MAIL_FOLDER = Path(os.environ.get("DEMO_MAIL_FOLDER") or BASE_DIR.parent / ".demo" / "mail")
+if django.VERSION >= (6, 1):
+    MAILERS = {
+        "default": {
+            "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+            "OPTIONS": {"file_path": MAIL_FOLDER},
+        }
+    }
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = MAIL_FOLDER

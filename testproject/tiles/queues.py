@@ -1,4 +1,4 @@
-"""The queue of tiles to render. A key that is asked for twice is in it once."""
+"""The two queues: of tiles to render, where a key that is asked for twice is once, and of mails to send."""
 
 import json
 from collections.abc import Iterable
@@ -6,12 +6,16 @@ from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Final
 
-from django_workqueue import Queue
+from django_workqueue import JobQueue, Queue
 from django_workqueue.models import WorkItem
 
 from .grid import TileKey
 
 tiles: Final = Queue("tiles", key=TileKey)
+letters: Final = JobQueue("letters", max_attempts=4)
+
+WELCOME: Final = "welcome"
+"""The kind of job that sends a welcome mail; its payload: `{"to": address}`."""
 
 
 def without_those_in_hand(keys: Iterable[TileKey]) -> list[TileKey]:

@@ -10,7 +10,8 @@ from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
 
-from testproject.tiles.queues import tiles
+from django_workqueue import notify
+from testproject.tiles.queues import letters, tiles
 
 from .errors import DemoError
 
@@ -32,6 +33,8 @@ def scratch() -> Iterator[Mapping[str, str]]:
         yield {"DATABASE_URL": address(name)}
     finally:
         tiles.close()
+        letters.close()
+        notify.close()
         connections.close_all()
         settings["NAME"] = home
         with root:  # with force, for requests that were still being answered

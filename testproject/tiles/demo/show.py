@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from django.core.management import call_command
@@ -20,6 +21,7 @@ from testproject.tiles.queues import tiles
 
 from .database import scratch
 from .errors import DemoError
+from .mailing import Mailed, Mailing
 from .visitor import Visitor, flaw
 from .webserver import WebServer
 from .workers import Workers
@@ -47,6 +49,18 @@ class Screenful:
         )
 
 
+class Checked:
+    """What came of the check. `faults` is empty if all is as it should be."""
+
+    def __init__(self, screenful: Screenful, mailed: Mailed) -> None:
+        self.screenful = screenful
+        self.mailed = mailed
+        self.faults = [*screenful.faults, *mailed.faults]
+
+    def __str__(self) -> str:
+        return f"{self.screenful}; {self.mailed}"
+
+
 class Show:
     """A web server and a worker that run together."""
 
@@ -54,9 +68,9 @@ class Show:
         self.server = server
         self.workers = workers
 
-    @property
-    def map_url(self) -> str:
-        return self.server.url
+    def url(self, page: str) -> str:
+        """Where a page of ours is."""
+        return self.server.url.rstrip("/") + reverse(f"tiles:{page}")
 
     def login_url(self) -> str:
         """A new link into the admin that works once."""
@@ -106,21 +120,29 @@ def running(*, port: int, processes: int = PROCESSES) -> Iterator[Show]:
         yield Show(server, workers)
 
 
-def check(*, processes: int = PROCESSES, within: float = TIME_LIMIT) -> Screenful:
+def check(*, processes: int = PROCESSES, within: float = TIME_LIMIT) -> Checked:
     """Everything once, with each tile asked for twice at once, on a database of its own that is dropped at the end."""
     deadline = time.monotonic() + within
-    with tempfile.TemporaryFile() as said, scratch() as environment:
-        with WebServer(0) as server, Workers(processes=processes, environment=environment, output=said) as workers:
+    with (
+        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryDirectory(prefix="demo-mail-") as folder,
+        scratch() as environment,
+    ):
+        there = {**environment, "DEMO_MAIL_FOLDER": folder}
+        with WebServer(0) as server, Workers(processes=processes, environment=there, output=said) as workers:
             try:
-                result = Show(server, workers).open(deadline=deadline, times=2)
+                mailing = Mailing(Visitor(server.url, deadline=deadline), Path(folder))
+                screenful = Show(server, workers).open(deadline=deadline, times=2)
+                result = Checked(screenful, mailing.outcome())
             except DemoError as error:
                 said.seek(0)
                 raise DemoError(f"{said.read().decode(errors='replace')}\n{error}".strip()) from error
-        if result.queue.ready or result.queue.leased or result.queue.stalled:
-            result.faults.append(f"the queue is not empty: {_words(result.queue)}")
-        if result.faults:
+        queue, faults = screenful.queue, result.faults
+        if queue.ready or queue.leased or queue.stalled:
+            faults.append(f"the queue is not empty: {_words(queue)}")
+        if faults:
             said.seek(0)
-            result.faults.append(f"the worker said: {said.read().decode(errors='replace').strip() or 'nothing'}")
+            faults.append(f"the worker said: {said.read().decode(errors='replace').strip() or 'nothing'}")
         return result
 
 

@@ -1,13 +1,14 @@
-"""A visitor of the map without a browser: asks for a screenful over HTTP as the page does, and looks closely."""
+"""A visitor without a browser: asks for a screenful over HTTP as the map does, and looks closely; fills in the form."""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.cookiejar import CookieJar
 from io import BytesIO
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, Request, build_opener
 
 from PIL import Image
@@ -55,6 +56,25 @@ class Visitor:
             alive()
             finished = self._post("wait", missing, {"tiles": _triples(missing)})
 
+    def send_mail(self, address: str) -> None:
+        """Fill in the form of the mail page."""
+        form = urlencode({"address": address, "csrfmiddlewaretoken": self._token}).encode()
+        self._send(Request(self.url + "mail/", form))  # noqa: S310
+
+    def happenings(self) -> Generator[str, None, None]:
+        """What the activity page is fed: the name of each event as it comes, the first at once. Ends in a silence."""
+        try:
+            with self._opener.open(self.url + "activity/events", timeout=TIMEOUT) as lines:
+                for line in lines:
+                    if line.startswith(b"event: "):
+                        yield line.removeprefix(b"event: ").decode().strip()
+        except (URLError, TimeoutError):
+            return
+
+    @property
+    def _token(self) -> str:
+        return next(cookie.value or "" for cookie in self._cookies if cookie.name == "csrftoken")
+
     def _picture(self, tile: TileKey) -> tuple[TileKey, bytes | None]:
         status, body = self._get(f"tiles/{tile.layer}/{tile.zoom}/{tile.x}/{tile.y}.png")
         return tile, body if status == 200 else None
@@ -64,8 +84,7 @@ class Visitor:
 
     def _post(self, what: str, tiles: Sequence[TileKey], body: dict[str, Any]) -> set[TileKey]:
         layer = tiles[0].layer
-        token = next(cookie.value or "" for cookie in self._cookies if cookie.name == "csrftoken")
-        headers = {"Content-Type": "application/json", "X-CSRFToken": token}
+        headers = {"Content-Type": "application/json", "X-CSRFToken": self._token}
         request = Request(f"{self.url}tiles/{layer}/{what}", json.dumps(body).encode(), headers)  # noqa: S310
         _, answer = self._send(request)
         return {TileKey(layer, *triple) for triple in json.loads(answer)["finished"]}

@@ -1,14 +1,23 @@
-"""The demo's web server: this project on the loopback interface, served by threads of this process."""
+"""The demo's web server: this project on the loopback interface, served by a thread of this process.
+
+An ASGI server, since the activity page is fed for as long as it is open.
+"""
 
 import errno
+import logging
+import socket
 from threading import Thread
-from typing import Any, Self
+from typing import Final, Self
 
-from django.contrib.staticfiles.handlers import StaticFilesHandler
-from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
-from django.core.wsgi import get_wsgi_application
+import uvicorn
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.core.asgi import get_asgi_application
+
+from testproject.tiles import stream
 
 from .errors import DemoError, PortTakenError
+
+PATIENCE: Final = 3  # seconds, for requests that are being answered
 
 
 class WebServer:
@@ -16,7 +25,7 @@ class WebServer:
 
     def __init__(self, port: int) -> None:
         try:
-            self._server = ThreadedWSGIServer(("127.0.0.1", port), QuietHandler)
+            self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortTakenError(
@@ -24,21 +33,32 @@ class WebServer:
                     f"as in: make demo ARGS='--port {port + 1}'"
                 ) from error
             raise DemoError(f"The web server cannot listen on port {port}: {error.strerror}") from error
-        self._thread = Thread(target=self._server.serve_forever, name="demo-web-server", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/"
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
+        self._server: uvicorn.Server | None = None
+        self._thread: Thread | None = None
 
     def start(self) -> None:
-        self._server.set_app(StaticFilesHandler(get_wsgi_application()))
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                ASGIStaticFilesHandler(get_asgi_application()),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level=logging.ERROR,  # a map asks for a lot
+                access_log=False,
+                timeout_graceful_shutdown=PATIENCE,
+            )
+        )
+        sockets = [self._socket]
+        self._thread = Thread(target=self._server.run, args=(sockets,), name="demo-web-server", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._server.shutdown()
+        if self._server and self._thread:
+            self._server.should_exit = True
+            stream.end()
             self._thread.join()
-        self._server.server_close()
+        self._socket.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -46,12 +66,3 @@ class WebServer:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-
-class QuietHandler(WSGIRequestHandler):
-    """Logs what went wrong only: a map asks for a lot."""
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        status = str(args[1]) if len(args) > 1 else ""
-        if status.startswith("5"):
-            super().log_message(format, *args)

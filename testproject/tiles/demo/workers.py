@@ -1,4 +1,4 @@
-"""The demo's worker: `workqueue_work` as a process of its own, with child processes that render."""
+"""The demo's worker: `workqueue_work` as a process of its own, with child processes that render and send."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 import testproject
-from testproject.tiles.queues import tiles
+from testproject.tiles.queues import letters, tiles
 
 MANAGE: Final = Path(testproject.__file__).with_name("manage.py")
 PATIENCE: Final = 15.0  # seconds, for what is being rendered to be finished
 
 
 class Workers:
-    """A worker on the queue of tiles, from `start()` to `stop()`; what it says goes to `output`, or to ours."""
+    """A worker on both queues, from `start()` to `stop()`; what it says goes to `output`, or to ours."""
 
     def __init__(
         self, *, processes: int, environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
@@ -28,8 +28,9 @@ class Workers:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        queues = (tiles.name, letters.name)
         self._process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "workqueue_work", tiles.name, "--processes", str(self.processes)],
+            [sys.executable, str(MANAGE), "workqueue_work", *queues, "--processes", str(self.processes)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._output,

@@ -1,4 +1,4 @@
-"""`manage.py demo`: serve the map; with `--check`, see that it works, and go."""
+"""`manage.py demo`: serve the map and its other pages; with `--check`, see that it works, and go."""
 
 import signal
 import time
@@ -12,14 +12,15 @@ from testproject.tiles.demo.errors import DemoError
 
 
 class Command(BaseCommand):
-    help = "Serve a map whose tiles are rendered by workers; with --check, see that it works, and exit."
+    help = "Serve a map and a mail form that workers work for; with --check, see that it works, and exit."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--port", type=port, default=8000, help="where the map is served (default: 8000)")
         parser.add_argument(
             "--check",
             action="store_true",
-            help="request a screenful on a free port, on a database of its own; exit 1 if a tile is missing or unsound",
+            help="request a screenful and three mails on a free port, on a database of its own; exit 1 if a tile is "
+            "missing or unsound, or a mail not what it should be",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,7 +41,7 @@ class Command(BaseCommand):
         result = show.check()
         if result.faults:
             raise CommandError("\n".join([str(result), *result.faults]))
-        self.stdout.write(f"{result}. Each was asked for twice and rendered once.")
+        self.stdout.write(f"{result}. Each tile was asked for twice and rendered once.")
 
     def serve(self, port: int) -> None:
         with show.running(port=port) as running:
@@ -48,8 +49,10 @@ class Command(BaseCommand):
             result = running.open(deadline=time.monotonic() + show.TIME_LIMIT)
             for line in (str(result), *result.faults):
                 self.stdout.write(line)
-            self.stdout.write(f"\n  Map    {running.map_url}")
-            self.stdout.write(f"  Admin  {running.login_url()}  (this link logs in once)\n")
+            self.stdout.write(f"\n  Map       {running.url('page')}")
+            self.stdout.write(f"  Mail      {running.url('mail')}")
+            self.stdout.write(f"  Activity  {running.url('activity')}")
+            self.stdout.write(f"  Admin     {running.login_url()}  (this link logs in once)\n")
             self.stdout.write("Ctrl-C stops everything.")
             self.stdout.flush()
             running.serve()
