@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
+from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
 from . import conf
@@ -18,6 +20,13 @@ def autodiscover(names: Sequence[str] = ()) -> None:
     if module:
         autodiscover_modules(module)
     bring(names)
+
+
+def looked_in() -> list[str]:
+    """The modules in which handlers were looked for: those that are imported of each installed app's."""
+    module = conf.autodiscover()
+    named = [f"{app.name}.{module}" for app in apps.get_app_configs()] if module else []
+    return [name for name in named if name in sys.modules]
 
 
 def bring(names: Sequence[str] = ()) -> None:

@@ -6,6 +6,7 @@
 from .counts import Counts
 from .serve import reloading, serve
 from .shift import Options
+from .supervise import Unavailable
 from .worker import Unworkable, Worker, WornOut
 
-__all__ = ["Counts", "Options", "Unworkable", "Worker", "WornOut", "reloading", "serve"]
+__all__ = ["Counts", "Options", "Unavailable", "Unworkable", "Worker", "WornOut", "reloading", "serve"]

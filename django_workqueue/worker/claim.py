@@ -129,6 +129,7 @@ class Claimer:
     def _step(self) -> None:
         look, wanted = self._neediest()
         if look is None:
+            self._patience.rests()
             self.bell.wait(self._pause())
         else:
             self._claim(look, wanted)

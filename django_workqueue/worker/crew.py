@@ -27,6 +27,7 @@ from .pool import Pool
 from .settle import Settler
 from .starts import Starter
 
+GIVE_UP = 30.0  # seconds that a drain does without its database, or with one that refuses, before it ends
 FLUSH = 1.5  # seconds beyond the deadline in which the last outcomes are written
 
 
@@ -75,6 +76,20 @@ class Crew:
         # In this order: a claim that is under way is neither spent nor drained, and one that has come is busy.
         at_an_end = self._budget.spent or (self._draining and all(claimer.drained for claimer in self._claimers))
         return at_an_end and not self.busy()
+
+    @property
+    def gave_up(self) -> str | None:
+        """In words, why a drain cannot come to its end. Who works on and on waits instead."""
+        if not self._draining:
+            return None
+        for alias, outage in self.outages.items():
+            error = outage.lasting(GIVE_UP)
+            if error is not None:
+                said = journal.in_words(error)
+                return (
+                    f"database {alias!r} could not be used for {GIVE_UP:g} s, so not all that is due was done: {said}"
+                )
+        return None
 
     def busy(self) -> bool:
         """Whether anything is in hand, running, or not settled."""

@@ -100,10 +100,7 @@ def gone(alias: str, part: str, error: BaseException) -> None:
 
 def refused(alias: str, part: str, error: BaseException) -> None:
     """The database will not do what a part of the worker needs."""
-    what = _first_line(error)
-    if database.sqlstate(error) == database.UNDEFINED_TABLE:
-        what += " (run `manage.py migrate` on it)"
-    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, what)
+    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, in_words(error))
 
 
 def back(alias: str, seconds: float) -> None:
@@ -139,6 +136,12 @@ def supervisor_gone() -> None:
 def how_it_ended(code: int) -> str:
     """An exit code in words; negative for a signal."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+
+
+def in_words(error: BaseException) -> str:
+    """A database's error on one line, with what to do if that is known."""
+    missing = database.sqlstate(error) == database.UNDEFINED_TABLE
+    return _first_line(error) + (" (run `manage.py migrate` on it)" if missing else "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -154,10 +154,13 @@ class Line:
         batch.dropped.update(idents)
         self._send("drop", batch.fence.token, idents)
 
-    def say_goodbye(self, *, finished: bool) -> None:
-        """Tell what was done in all; `finished` if there is nothing left to do, so that nobody need come after us."""
-        self._finished = finished
+    def say_goodbye(self, *, finished: bool, gave_up: str | None = None) -> None:
+        """Tell what was done in all. Nobody need come after us if we are `finished`, there being nothing left to do,
+        or `gave_up`, for the reason that it tells."""
+        self._finished = finished or gave_up is not None
         self._report()
+        if gave_up is not None:
+            self._send("gave_up", gave_up)
         self._flush(1.0)
 
     def stop(self, timeout: float) -> bool:

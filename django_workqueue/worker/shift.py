@@ -62,6 +62,7 @@ class Shift:
             max_items=max_items,
             keeper=keeper,
         )
+        self.gave_up: str | None = None  # why, if a drain did
         self._asked = False
 
     def stop(self) -> None:
@@ -78,11 +79,12 @@ class Shift:
         crew.start()
         while monotonic() < until and not self._is_over():
             crew.bell.wait(min(1.0, until - monotonic()))
+            self.gave_up = crew.gave_up
         crew.stop(self.stop_within)
         return crew.counts
 
     def _is_over(self) -> bool:
-        return self._asked or self.crew.finished
+        return self._asked or self.crew.finished or self.gave_up is not None
 
 
 def child_shift(
@@ -103,7 +105,7 @@ def child_shift(
     crew = shift.crew
     enqueues.rest(1.0)  # the process ends without ceremony: let go of the last wakes, counters and spans
     tracing.flush()
-    keepers[0].say_goodbye(finished=crew.finished and not crew.worn_out)
+    keepers[0].say_goodbye(finished=crew.finished and not crew.worn_out, gave_up=shift.gave_up)
     return WORN_OUT if crew.worn_out else 0
 
 

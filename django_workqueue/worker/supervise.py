@@ -42,6 +42,10 @@ NEVER = float("inf")
 Work = Callable[[socket.socket, int, Counts], int]
 
 
+class Unavailable(RuntimeError):
+    """A drain came to no end: the database was away, or refused what was to be done. What is due remains so."""
+
+
 class Threaded(Protocol):
     """What has a thread in the supervisor, which is stopped while it forks."""
 
@@ -84,6 +88,7 @@ class Supervisor:
         self._stop_at = NEVER if max_seconds is None else monotonic() + max_seconds
         self._kill_at = NEVER
         self._done = [Counts() for _ in range(processes)]  # of the processes that have ended
+        self._gave_up: str | None = None  # why, if a child did
         self._looked_at = monotonic()
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ)
@@ -99,7 +104,7 @@ class Supervisor:
         self._silence = NEVER if None in timeouts else max(filter(None, timeouts)) + leases + GRACE
 
     def run(self) -> Counts:
-        """Supervise until all is done."""
+        """Supervise until all is done. Raises `Unavailable` if that cannot be."""
         self._signals.at_once = self._kill_all
         self._signals.on_stop(self.stop)
         while self._children or (self._to_start and not self._stop_asked):
@@ -115,7 +120,10 @@ class Supervisor:
         for thread in self._threads:
             thread.stop(1.0)
         self._selector.close()
-        return sum(self._done, Counts())
+        counts = sum(self._done, Counts())
+        if self._gave_up is not None:
+            raise Unavailable(f"{self._gave_up}. Until then: {counts}.")
+        return counts
 
     def stop(self) -> None:
         """Ask for the end. For any thread, and for signal handlers."""
@@ -250,6 +258,8 @@ class Supervisor:
         elif verb == "counts":
             *numbers, child.finished = message
             child.counts = Counts(*numbers)
+        elif verb == "gave_up":
+            (self._gave_up,) = message
 
     def _hold(self, child: Child, lane_number: int, token: int, deadline: float, packed: bytes) -> None:
         lane = self._lanes[lane_number]

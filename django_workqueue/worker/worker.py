@@ -21,7 +21,7 @@ from .counts import Counts
 from .lane import Lane, lanes_of
 from .shift import CONCURRENCY, SHUTDOWN_TIMEOUT, Options, Shift, child_shift
 from .signals import Signals
-from .supervise import Beside, Supervisor
+from .supervise import Beside, Supervisor, Unavailable
 
 ZERO = timedelta(0)
 ENOUGH = 5.0  # seconds beyond its timeout that a stop may take
@@ -84,7 +84,10 @@ class Worker:
             return self.work(self.options, signals)
 
     def drain(self) -> Counts:
-        """Work in this process until nothing is due, then return what was done."""
+        """Work in this process until nothing is due, then return what was done.
+
+        Raises `Unavailable` if the database cannot be used for 30 s meanwhile.
+        """
         with Signals() as signals:
             return self.work(replace(self.options, drain=True, processes=1), signals)
 
@@ -133,6 +136,8 @@ class Worker:
         if self._stop_asked:
             shift.stop()
         counts = shift.run(max_seconds=options.max_seconds)
+        if shift.gave_up is not None:
+            raise Unavailable(f"{shift.gave_up}. Until then: {counts}.")
         if shift.crew.worn_out:
             raise WornOut("half of the handler threads were lost to handlers that ignore their timeout")
         return counts
@@ -162,31 +167,41 @@ def _sources(queues: list[Any] | None, using: str | None) -> list[Source]:
     if queues is None:
         found = [source for source in known if source.handlers]
         if not found:
-            raise Unworkable("no queue has a handler. " + _advice())
+            raise Unworkable(f"no handler is registered for any queue{_on(using)}. " + _advice())
         return found
     if not queues:
         raise Unworkable("there is nothing to work: an empty list of queues")
-    return list({id(source): source for queue in queues for source in _named(queue, known)}.values())
+    return list({id(source): source for queue in queues for source in _named(queue, known, using)}.values())
 
 
-def _named(queue: Any, known: list[Source]) -> list[Source]:
+def _named(queue: Any, known: list[Source], using: str | None) -> list[Source]:
     if isinstance(queue, str):
         found = [source for source in known if source.name == queue]
         if not found:
             names = ", ".join(sorted({repr(source.name) for source in known if source.handlers})) or "none"
-            raise Unworkable(f"there is no queue {queue!r}. Known queues with a handler: {names}. " + _advice())
+            raise Unworkable(
+                f"no handler is registered for a queue {queue!r}{_on(using)}. Queues that have one: {names}. "
+                + _advice()
+            )
     else:
         found = [queue.source]
     for source in found:
         if not source.handlers:
-            raise Unworkable(f"queue {source.name!r} has no handler. " + _advice())
+            raise Unworkable(f"no handler is registered for queue {source.name!r}, which has been made. " + _advice())
     return found
+
+
+def _on(using: str | None) -> str:
+    return "" if using is None else f" on database {using!r}"
 
 
 def _advice() -> str:
     module = conf.autodiscover()
-    where = f"in {module}.py of an installed app" if module else "in a module that your project imports"
-    return f"Handlers are functions decorated with @queue.handler, {where}."
+    advice = "Handlers are functions decorated with @queue.handler, "
+    if not module:
+        return advice + "in a module that your project imports (WORKQUEUE_AUTODISCOVER is None)."
+    found = ", ".join(discovery.looked_in()) or "none"
+    return advice + f"looked for in {module}.py of each installed app (WORKQUEUE_AUTODISCOVER); there is: {found}."
 
 
 def _at_least_one(name: str, value: Any) -> int:

@@ -3,8 +3,10 @@
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import INSTALLED_APPS
+from tests.settings import DATABASES, INSTALLED_APPS
 
 INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "testproject.tiles"), "tests.worker.shop"]
 WORKQUEUE_AUTODISCOVER = os.environ.get("SHOP_AUTODISCOVER", "tasks") or None
+if os.environ.get("SHOP_DATABASE") == "away":
+    DATABASES["default"] |= {"HOST": "127.0.0.1", "PORT": "1"}
 ROOT_URLCONF = "tests.worker.shop.urls"

@@ -289,11 +289,11 @@ def test_queues_are_given_as_objects_or_names_and_unknown_ones_are_refused(make_
     assert Worker([known]).sources() == Worker([known.name]).sources() == [known.source]
     assert known.source in Worker().sources()
     assert unhandled.source not in Worker().sources()
-    with pytest.raises(ValueError, match=f"no queue 'nowhere'.*{known.name}"):
+    with pytest.raises(ValueError, match=rf"no handler is registered for a queue 'nowhere'.*{known.name}"):
         Worker(["nowhere"]).run()
-    with pytest.raises(ValueError, match="has no handler"):
+    with pytest.raises(ValueError, match=f"no handler is registered for queue {unhandled.name!r}, which has been made"):
         Worker([unhandled]).drain()
-    with pytest.raises(ValueError, match="no queue 'worker"):
+    with pytest.raises(ValueError, match=r"no handler is registered for a queue 'worker.* on database 'other'"):
         Worker([known.name], using="other").sources()
 
 

@@ -1,5 +1,6 @@
 """The database goes and comes back: nothing exits, nothing spins, nothing is lost."""
 
+import itertools
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 
 from django_workqueue import Item, Queue
-from django_workqueue.worker import Counts
+from django_workqueue.worker import Counts, Unavailable, Worker, crew
 from testproject import postgres
 from tests import conftest as house
 from tests.interleave import wait_until
@@ -174,6 +175,42 @@ def test_a_stop_keeps_its_deadline_while_the_database_is_gone(
     begun = time.monotonic()
     running.stop(1)
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("part", ["claim_on", "settle_on"])
+@pytest.mark.parametrize("error", [OperationalError("gone\nfor ever"), ProgrammingError("no such column")])
+def test_a_drain_that_cannot_go_on_gives_up_after_a_while(
+    queue: Queue[str], monkeypatch: pytest.MonkeyPatch, part: str, error: Exception
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(queue.source, part, fails)
+    monkeypatch.setattr(crew, "GIVE_UP", 0.5)
+    queue.handler(lambda item: None)
+    queue.enqueue("a")
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match=rf"'default' could not be used for 0.5 s, .*: {str(error)[:4]}"):
+        Worker([queue], shutdown_timeout=0).drain()
+    assert time.monotonic() - begun < 10
+
+
+def test_a_drain_outlasts_an_outage_that_is_short_however_long_its_handlers_take(
+    queue: Queue[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, tries = queue.source.claim_on, itertools.count()
+
+    def claim_on(*args: Any) -> Any:
+        if next(tries) == 1:  # the second, while the handler runs
+            raise OperationalError("gone")
+        return claim(*args)
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    monkeypatch.setattr(crew, "GIVE_UP", 0.3)
+    queue.handler(lambda item: time.sleep(1.5))
+    queue.enqueue("a", "b")
+    assert Worker([queue], concurrency=1).drain() == Counts(completed=2)
+    assert next(tries) > 2
 
 
 @pytest.mark.timeout(180)

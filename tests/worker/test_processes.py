@@ -58,11 +58,25 @@ def test_with_names_only_those_are_worked(shop: Shop, goods: Queue[str], make_qu
     assert [key for key, _, _ in shop.notes("ended")] == ["ok-2"]
 
 
+def test_a_drain_whose_database_is_away_ends_within_bounds_and_says_so(shop: Shop) -> None:
+    process = shop.start("--drain", "--processes", "2", SHOP_DATABASE="away", SHOP_GIVE_UP="1")
+    said = output_of(process)
+    assert process.returncode == 1
+    assert "CommandError: database 'default' could not be used for 1 s, so not all that is due was done: " in said
+    assert "Until then: 0 completed, 0 failed" in said
+    assert "Traceback" not in said
+    assert "starting another" not in said
+
+
 def test_an_unknown_name_is_a_command_error_that_lists_the_known_ones(shop: Shop) -> None:
     process = shop.start("nowhere")
     said = output_of(process)
     assert process.returncode == 1
-    assert "CommandError: there is no queue 'nowhere'" in said
+    assert "CommandError: no handler is registered for a queue 'nowhere'. Queues that have one: " in said
+    assert (
+        "looked for in tasks.py of each installed app (WORKQUEUE_AUTODISCOVER); there is: tests.worker.shop.tasks."
+        in said
+    )
     assert "'shop-async', 'shop-impatient', 'shop-jobs', 'shop-sync'" in said
     assert "Traceback" not in said
 
@@ -79,8 +93,8 @@ def test_no_handler_at_all_is_a_command_error_that_says_what_to_do(shop: Shop) -
     process = shop.start(SHOP_AUTODISCOVER="")
     said = output_of(process)
     assert process.returncode == 1
-    assert "CommandError: no queue has a handler" in said
-    assert "@queue.handler" in said
+    assert "CommandError: no handler is registered for any queue. " in said
+    assert "@queue.handler, in a module that your project imports (WORKQUEUE_AUTODISCOVER is None)" in said
 
 
 @pytest.mark.parametrize(
@@ -94,7 +108,7 @@ def test_nonsensical_options_are_refused_by_name(shop: Shop, arguments: list[str
 
 def test_database_keeps_to_the_queues_of_one_alias(shop: Shop) -> None:
     process = shop.start("--drain", "--database", "other")
-    assert "no queue has a handler" in output_of(process)
+    assert "no handler is registered for any queue on database 'other'. " in output_of(process)
     assert process.returncode == 1
 
 

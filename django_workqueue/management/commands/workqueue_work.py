@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_workqueue.worker import Counts, Options, Unworkable, reloading, serve
+from django_workqueue.worker import Counts, Options, Unavailable, Unworkable, reloading, serve
 
 if TYPE_CHECKING:
     from django_workqueue.prometheus import MetricsServer
@@ -87,7 +87,7 @@ class Command(BaseCommand):
                 if given["reload"]
                 else serve(given["queues"], options, using=given["database"], beside=beside)
             )
-        except Unworkable as error:
+        except (Unavailable, Unworkable) as error:
             raise CommandError(str(error)) from error
         finally:
             for each in beside:

@@ -9,9 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from django_workqueue import Item, Job, JobQueue, Queue
+from django_workqueue.worker import crew
 
 if waits_on := os.environ.get("SHOP_IMPORT_WAITS_ON"):
     Path(waits_on).read_text()
+
+if give_up := os.environ.get("SHOP_GIVE_UP"):
+    crew.GIVE_UP = float(give_up)
 
 LEASE = timedelta(seconds=float(os.environ.get("SHOP_LEASE", "60")))
 
