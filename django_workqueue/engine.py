@@ -103,13 +103,17 @@ _SETTLED = ("completed", "failed", "retried", "snoozed", "returned", "dead", "lo
 
 @dataclass(slots=True)
 class Claim:
-    """One claim's work, all under one fence. `full` says that more is probably due."""
+    """One claim's work, all under one fence.
+
+    `full` says that more is probably due, `marks` that some of the work must pass through `start_on` before it starts.
+    """
 
     fence: Fence
     lease: timedelta
     works: list[Any] = field(default_factory=list)
     reclaimed: int = 0
     full: bool = False
+    marks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

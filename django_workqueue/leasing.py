@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -147,6 +148,7 @@ class LeasingSource(Source):
         while look is not None:
             claimed = take(look.intervals, limit - len(rows), fence.token)
             fence.offset = claimed.at + claimed.took - time.monotonic() * 1_000_000
+            claimed.rows.sort(key=_position)
             rows += claimed.rows
             if claimed.skipped:
                 floors.left(look, *max((-row[1], (row[3], row[0])) for row in claimed.rows if row[4]))
@@ -174,7 +176,8 @@ class LeasingSource(Source):
 
     @staticmethod
     def _ordered(fence: Fence, lease: timedelta, rows: list[Row], *, full: bool) -> tuple[Claim, list[Row]]:
-        rows.sort(key=lambda row: (-row[1], row[3], row[0]))
+        rows.sort(key=_position)
+        rows.sort(key=_priority, reverse=True)
         return Claim(fence, lease, [], sum(row[4] for row in rows), full), rows
 
     def discover(self, table: WorkQuerySet[Any]) -> list[int]:
@@ -190,14 +193,13 @@ def _token(work: Any) -> int:
     return token
 
 
+_position = itemgetter(3, 0)
+_priority = itemgetter(1)
+
+
 def _last(rows: Collection[Row]) -> dict[int, Position]:
-    """The furthest position of each rank."""
-    last: dict[int, Position] = {}
-    for row in rows:
-        rank, position = -row[1], (row[3], row[0])
-        if rank not in last or position > last[rank]:
-            last[rank] = position
-    return last
+    """The furthest position of each rank, of rows in the order of their positions."""
+    return {-row[1]: (row[3], row[0]) for row in rows}
 
 
 def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequence[T]]:

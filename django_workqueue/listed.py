@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,7 +26,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload, Retry, is_permanent, of_queue
 from .floors import Floors
 from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table
-from .leasing import LeasingSource, Row, apart, chunks, in_rounds
+from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, Settling, WorkJobQuerySet, microseconds
 from .text import cut, exception_path, message, told
 
@@ -79,7 +79,16 @@ class Job:
     metadata: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
     _due: int = field(default=0, repr=False, compare=False)  # µs since the server's epoch
+    _enqueued: int = field(default=0, repr=False, compare=False)
     _start: Start | None = field(default=None, repr=False, compare=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """What claims leave out of the job until it is asked for: few handlers look at it."""
+        make = _LATER.get(name)
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = self.__dict__[name] = make(self)
+        return value
 
     @property
     def cancelled(self) -> bool:
@@ -247,31 +256,46 @@ class ListedSource(LeasingSource):
 
     def _delivered(self, table: WorkJobQuerySet, claim: Claim, rows: list[Row]) -> Claim:
         """The claim with its jobs. A payload that does not decode fails by itself, not the claim."""
-        name, fence, loads = self.name, claim.fence, payloads.loads
+        name, fence, loads, new, become, append = (
+            self.name,
+            claim.fence,
+            payloads.loads,
+            Job.__new__,
+            object.__setattr__,  # a frozen dataclass's own __init__ costs three times as much
+            claim.works.append,
+        )
+        marks = False
         for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata in rows:
             try:
                 value = loads(payload)
             except (ValueError, RecursionError) as mistake:
                 self._refuse(table, number, attempts, fence.token, mistake)
                 continue
-            job = Job.__new__(Job)  # a frozen dataclass's own __init__ costs three times as much
-            job.__dict__.update(
-                id=number,
-                queue=name,
-                kind=kind,
-                payload=value,
-                attempts=attempts,
-                max_attempts=most,
-                priority=priority,
-                run_at=moment(available),
-                enqueued_at=moment(enqueued),
-                last_error=None if error is None else told(json.loads(error)),
-                reclaimed=reclaimed,
-                metadata=loads(metadata) or {},
-                _fence=fence,
-                _due=available,
-            )
-            claim.works.append(job)
+            known = {
+                "id": number,
+                "queue": name,
+                "kind": kind,
+                "payload": value,
+                "attempts": attempts,
+                "max_attempts": most,
+                "priority": priority,
+                "_fence": fence,
+                "_due": available,
+                "_enqueued": enqueued,
+            }
+            if attempts >= most:
+                marks = True
+            if metadata is not None:
+                known["metadata"] = loads(metadata)
+                marks = marks or TASK in known["metadata"]
+            if error is not None:
+                known["last_error"] = told(json.loads(error))
+            if reclaimed:
+                known["reclaimed"] = True
+            job = new(Job)
+            become(job, "__dict__", known)
+            append(job)
+        claim.marks = marks
         return claim
 
     def _refuse(self, table: WorkJobQuerySet, number: int, attempts: int, token: int, error: Exception) -> None:
@@ -381,7 +405,7 @@ class ListedSource(LeasingSource):
     def _complete(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         keep = self.settings.retention > timedelta(0)
         settled = Settled()
-        for chunk in apart(outcomes, _id_of):
+        for chunk in by_claim(outcomes, _id_of):
             settling = self._settling([outcome.work for outcome in chunk], [outcome.ran for outcome in chunk])
             done = table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
             settled.add(_completed(chunk, done))
@@ -467,6 +491,13 @@ def moment(epoch_us: int) -> datetime:
     """A server's time for people: aware, or local without a zone where `USE_TZ` is off."""
     aware = datetime.fromtimestamp(epoch_us / 1_000_000, UTC)
     return aware if django_settings.USE_TZ else timezone.make_naive(aware)
+
+
+_LATER: dict[str, Callable[[Job], Any]] = {
+    "run_at": lambda job: moment(job._due),
+    "enqueued_at": lambda job: moment(job._enqueued),
+    "metadata": lambda _: {},
+}
 
 
 def error_entry(error: BaseException | None) -> str | None:

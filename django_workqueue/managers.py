@@ -314,6 +314,12 @@ class Settling:
     ran: list[int]
     worker: str
 
+    @property
+    def token(self) -> int | None:
+        """The token that all have in common, if they do."""
+        first = self.tokens[0]
+        return first if self.tokens.count(first) == len(self.tokens) else None
+
     def params(self) -> dict[str, Any]:
         """As the statements name them."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -422,6 +428,9 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         """Finish leased jobs, with their results."""
         if not keep:
             return self._number(jobs.COMPLETE_DELETE, queue, {"ids": settling.ids, "tokens": settling.tokens})
+        if settling.token is not None and not any(results):
+            params = {"ids": settling.ids, "token": settling.token, "ran": settling.ran, "worker": settling.worker}
+            return self._number(jobs.COMPLETE_KEEP_CLAIM, queue, params)
         return self._number(jobs.COMPLETE_KEEP, queue, settling.params() | {"results": results})
 
     def fail(

@@ -16,7 +16,7 @@ MAX_BYTES = 1_048_576
 DEEPEST = 200  # levels: what the reader's stack, wherever it is called from, has room for
 
 _encode = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
+_decode = json.JSONDecoder().raw_decode  # what jsonb prints begins at once and ends with the value
 
 
 def dumps(value: JSON, *, name: str = "payload") -> str:
@@ -39,7 +39,7 @@ def dumps(value: JSON, *, name: str = "payload") -> str:
 
 def loads(text: str | None) -> JSON:
     """The value of stored JSON text."""
-    return None if text is None else _decode(text)
+    return None if text is None else _decode(text)[0]
 
 
 def _is_deep(value: Any, text: str) -> bool:

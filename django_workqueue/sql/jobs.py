@@ -120,9 +120,9 @@ CLAIM = Statement(
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
      (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
      (SELECT count(*) FROM due) - (SELECT count(*) FROM taken) AS skipped,
-     upd.id, upd.priority, upd.attempts, (extract(epoch FROM upd.available_at) * 1000000)::bigint AS available,
+     upd.id, upd.priority, upd.attempts, (date_part('epoch', upd.available_at) * 1000000)::bigint AS available,
      upd.id = ANY (ARRAY(SELECT id FROM due WHERE prior > 'epoch')) AS reclaimed,
-     upd.kind, upd.payload::text, upd.max_attempts, (extract(epoch FROM upd.enqueued_at) * 1000000)::bigint,
+     upd.kind, upd.payload::text, upd.max_attempts, (date_part('epoch', upd.enqueued_at) * 1000000)::bigint,
      upd.error::text, NULLIF(upd.metadata, '{{{{}}}}')::text
     FROM (VALUES (1)) one LEFT JOIN upd ON true
     """.replace("{{}}", "{}"),
@@ -147,6 +147,7 @@ DISCOVER = Statement(
 _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
 _FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
       AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
+_OF_CLAIM = "q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint"
 _TIME_AND_START = f"""statement_timestamp() AS t,
       statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
 
@@ -169,22 +170,28 @@ START = Statement(
 )
 
 # A start that was not marked before is noted now, with the worker.
-_STARTED = """started_at = COALESCE(q.started_at, target.began),
+_COMPLETE_KEEP = f"""
+    WITH target AS MATERIALIZED (
+     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q WHERE {{FENCED}} ORDER BY q.id FOR UPDATE),
+    done AS (
+     UPDATE workqueue_job q SET outcome = 'completed', finished_at = (SELECT t FROM target LIMIT 1),
+      result = {{RESULT}}, lease_until = 'epoch', lease_token = 0,
+      started_at = COALESCE(q.started_at,
+       (SELECT t FROM target LIMIT 1) - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond'),
       worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text)
-       ELSE q.worker_ids END"""
-
+       ELSE q.worker_ids END
+     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
+    SELECT count(*) FROM done
+    """
 COMPLETE_KEEP = Statement(
     "job_complete_keep",
-    f"""
-    WITH target AS MATERIALIZED (
-     SELECT q.id, (%(results)s::text[])[{_PLACE}]::jsonb AS r, {_TIME_AND_START} FROM workqueue_job q
-     WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
-    done AS (
-     UPDATE workqueue_job q SET outcome = 'completed', finished_at = target.t, result = target.r,
-      lease_until = 'epoch', lease_token = 0, {_STARTED}
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING 1)
-    SELECT count(*) FROM done
-    """,
+    _COMPLETE_KEEP.replace("{FENCED}", _FENCED).replace("{RESULT}", f"(%(results)s::text[])[{_PLACE}]::jsonb"),
+)
+
+# Of one claim, and without results: what most completions are.
+COMPLETE_KEEP_CLAIM = Statement(
+    "job_complete_keep_claim",
+    _COMPLETE_KEEP.replace("{FENCED}", _OF_CLAIM).replace("{RESULT}", "NULL"),
 )
 
 COMPLETE_DELETE = Statement(

@@ -41,6 +41,7 @@ class Batch:
         "expected",
         "fence",
         "lane",
+        "marks",
         "settled",
         "works",
     )
@@ -49,6 +50,7 @@ class Batch:
         self.lane = lane
         self.fence = claim.fence
         self.works = claim.works
+        self.marks = claim.marks
         self.begun: list[tuple[Any, float]] = []
         self.counted = 0
         self.done: list[Outcome] = []
@@ -129,6 +131,13 @@ class Lane:
     def only(self) -> Call | None:
         """The one call of a lane with a single handler."""
         return next(iter(self.calls.values())) if len(self.calls) == 1 else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its handlers are called one piece at a time and without a timeout, and none are still to be found."""
+        if self.size is not None or self.source.finder is not None:
+            return False
+        return all(call.timeout is None for call in self.calls.values())
 
     @property
     def kinds(self) -> list[str] | None:

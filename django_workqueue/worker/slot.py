@@ -72,8 +72,8 @@ class Slot:
     def _work(self, lane: Lane, ident: int) -> None:
         if lane.size is not None:
             self._work_batches(lane, ident)
-        elif lane.only is not None and lane.only.timeout is None and not lane.source.marks_starts:
-            self._work_plainly(lane, lane.only, ident)
+        elif lane.is_plain:
+            self._work_plainly(lane, ident)
         else:
             self._work_with_care(lane, ident)
 
@@ -88,9 +88,10 @@ class Slot:
             batch.done.extend(Outcome(each, Verb.RETURN) for each in works if id(each) not in done)
             batch.lane.settler.ring()
 
-    def _work_plainly(self, lane: Lane, call: Call, ident: int) -> None:  # noqa: C901 - a function call costs too much here
-        """One handler, no timeout, no marks: the fast path."""
-        hand, margin, fn, returned, settler = lane.hand, lane.margin, call.fn, call.returned, lane.settler
+    def _work_plainly(self, lane: Lane, ident: int) -> None:  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
+        """No timeouts: the fast path."""
+        hand, margin, calls, settler = lane.hand, lane.margin, lane.calls, lane.settler
+        of_keys = calls.get(None)
         popleft, connected = hand.popleft, tidy.connected
         begun = now = monotonic()
         until = now + TURN if self.pool.shared else float("inf")
@@ -107,21 +108,30 @@ class Slot:
                 batch.done.append(Outcome(work, Verb.RETURN))
                 settler.ring()
                 continue
+            if batch.marks:
+                if number:
+                    lane.ran(number, now - begun)
+                self._work_one(lane, batch, work, ident)
+                begun = now = monotonic()
+                number = 0
+                continue
+            call = of_keys or calls[work.kind]
             if ident in connected:
                 tidy.tidy()
             began = now
             batch.begun.append((work, now))
             try:
-                result = Context().run(fn, work)
+                result = Context().run(call.fn, work)
             except BaseException as error:  # noqa: BLE001 - a handler's SystemExit is that item's failure
                 now = monotonic()
                 outcome = call.raised(work, error, now - began)
             else:
                 now = monotonic()
                 ran = now - began
-                outcome = (
-                    Outcome(work, _COMPLETE, ZERO, None, None, ran) if result is None else returned(work, result, ran)
-                )
+                if result is None:
+                    outcome = Outcome(work, _COMPLETE, ZERO, None, None, ran)
+                else:
+                    outcome = call.returned(work, result, ran)
             self.current = None
             batch.done.append(outcome)
             if settler.asleep:
@@ -137,7 +147,7 @@ class Slot:
         self.current = None
 
     def _work_with_care(self, lane: Lane, ident: int) -> None:
-        """Several kinds, timeouts, marks of starts."""
+        """With timeouts."""
         until = monotonic() + TURN
         while not self.leaked:
             taken = lane.take()
@@ -145,18 +155,22 @@ class Slot:
                 break
             batch, (work,) = taken
             self.current = (batch, work)
-            if self._admitted(lane, batch, work):
-                call = lane.only or lane.calls[work.kind]
-                batch.begun.append((work, monotonic()))
-                result, error, ran = self._call(call, work, ident)
-                batch.done.append(call.returned(work, result, ran) if error is None else call.raised(work, error, ran))
-                lane.ran(1, ran)
-            else:
-                batch.done.append(Outcome(work, Verb.RETURN))
-            self.current = None
-            lane.settler.ring()
+            self._work_one(lane, batch, work, ident)
             if monotonic() > until and self.pool.shared:
                 break
+
+    def _work_one(self, lane: Lane, batch: Batch, work: Any, ident: int) -> None:
+        """One piece, whose start may have to be marked and whose handler may have a timeout."""
+        if self._admitted(lane, batch, work):
+            call = lane.only or lane.calls[work.kind]
+            batch.begun.append((work, monotonic()))
+            result, error, ran = self._call(call, work, ident)
+            batch.done.append(call.returned(work, result, ran) if error is None else call.raised(work, error, ran))
+            lane.ran(1, ran)
+        else:
+            batch.done.append(Outcome(work, Verb.RETURN))
+        self.current = None
+        lane.settler.ring()
 
     def _work_batches(self, lane: Lane, ident: int) -> None:
         """A batch handler."""

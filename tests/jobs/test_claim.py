@@ -1,11 +1,15 @@
 """What a claim hands out, in which order, and what becomes of leases that lapse."""
 
+import copy
+import dataclasses
+import pickle
 import random
 import time
 from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.utils import timezone
 
 from django_workqueue import JobStatus
 from django_workqueue.engine import Outcome, Verb
@@ -398,3 +402,17 @@ def test_only_jobs_claimed_from_this_queue_can_be_settled(queue, make_queue, nam
     with pytest.raises(TypeError, match="error is an exception, not 'no'"):
         other.fail(job, "no")
     assert other.complete(job) == 1
+
+
+def test_what_a_job_leaves_out_until_asked_is_there_like_the_rest(make_queue):
+    queue = make_queue()
+    queue.enqueue("mail", 1)
+    (job,) = queue.claim()
+    assert "run_at" not in job.__dict__
+    assert job.run_at == job.enqueued_at
+    assert abs((timezone.now() - job.run_at).total_seconds()) < 60
+    assert (job.metadata, job.last_error, job.reclaimed) == ({}, None, False)
+    assert copy.copy(job) == pickle.loads(pickle.dumps(job)) == job
+    assert dataclasses.replace(job, attempts=2).run_at == job.run_at
+    with pytest.raises(AttributeError, match="'Job' object has no attribute 'nothing'"):
+        job.nothing  # noqa: B018

@@ -148,6 +148,9 @@ SETTLERS = {
     "complete, keeping": lambda name, made: WorkJob.objects.complete(
         name, settling(made), ["1"] * len(made), keep=True
     ),
+    "complete, keeping no results": lambda name, made: WorkJob.objects.complete(
+        name, settling(made), [None] * len(made), keep=True
+    ),
     "complete, deleting": lambda name, made: WorkJob.objects.complete(
         name, settling(made), [None] * len(made), keep=False
     ),
@@ -157,6 +160,7 @@ SETTLERS = {
 }
 ENDS = {
     "complete, keeping": "completed",
+    "complete, keeping no results": "completed",
     "complete, deleting": "absent",
     "fail": "waiting",
     "fail for good": "dead",

@@ -196,6 +196,7 @@ def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_plann
 NAMED = [
     "job_start",
     "job_complete_keep",
+    "job_complete_keep_claim",
     "job_complete_delete",
     "job_fail",
     "job_extend",
