@@ -8,10 +8,10 @@ export PYTHON DJANGO ONLY PEERS ROUNDS SCALE FAULTS_SCALE
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
 
-demo: ## Serve a map whose tiles are rendered by workers
+demo: ## Serve a map whose tiles are rendered by workers, a form whose mails they send, and what they do, live
 	@scripts/run --newest demo python testproject/manage.py demo $(ARGS)
 
-demo-check: ## The same without a browser: exits 0 when every tile of a screenful is there
+demo-check: ## The same without a browser: exits 0 when every tile of a screenful is there, and three mails fared as they should
 	@scripts/run --newest demo python testproject/manage.py demo --check $(ARGS)
 
 test: ## Run the tests

@@ -10,12 +10,22 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def examples(page: str) -> list[str]:
     """The Python blocks of a page, named from the docs' root."""
-    return BLOCK.findall((DOCS / page).read_text())
+    return BLOCK.findall(text(page))
+
+
+def text(page: str) -> str:
+    """The page as it is written."""
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def execute(page: str, example: str, namespace: dict[str, Any]) -> None:
+    """Run one example of a page; a traceback names the page."""
+    exec(compile(example, str(DOCS / page), "exec"), namespace)
 
 
 def run(page: str, **names: Any) -> dict[str, Any]:
     """Run all of them in one namespace, in which `names` are there already; what it holds afterwards."""
     namespace: dict[str, Any] = {"__name__": f"docs.{Path(page).stem}", **names}
     for example in examples(page):
-        exec(compile(example, str(DOCS / page), "exec"), namespace)
+        execute(page, example, namespace)
     return namespace

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from django.utils import timezone
 
 from django_workqueue import Job, PermanentError, publish
+from django_workqueue.pubsub import Message
 
 CHANNEL: Final = "activity"
 LONGEST: Final = 300  # characters of an error: a notification has room for 7,999 bytes
@@ -46,9 +47,13 @@ class Event:
         return f"{self.job}-{self.attempt}-{self.what}"
 
     @classmethod
-    def told(cls, message: dict[str, Any]) -> Self:
-        """The event that `tell` made the message of."""
-        return cls(**message | {"what": What(message["what"]), "at": datetime.fromisoformat(message["at"])})
+    def told(cls, message: Message) -> Self | None:
+        """The event that `tell` made the message of; None if it is a stranger's, as anybody may publish."""
+        try:
+            told: dict[str, Any] = message.json()
+            return cls(**told | {"what": What(told["what"]), "at": datetime.fromisoformat(told["at"])})
+        except (ValueError, TypeError, KeyError):
+            return None
 
 
 def tell(event: Event) -> None:

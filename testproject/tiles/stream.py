@@ -6,13 +6,13 @@ Begins with what happened before, so that a client that comes back misses nothin
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
-from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.template.loader import render_to_string
 
 from django_workqueue import Subscriber
+from django_workqueue.pubsub import Messages
 
 from . import activity, history
 from .activity import Event, What
@@ -20,28 +20,37 @@ from .activity import Event, What
 KEEP_ALIVE: Final = 15.0  # seconds of silence, after which proxies, and we, want to know whether anybody is there
 AGAIN: Final = 2000  # ms until a client that was cut off comes back
 
-_listening: Final[WeakSet[Subscriber]] = WeakSet()
+_listening: Final[set[Subscriber]] = set()
 
 
 async def live() -> AsyncIterator[str]:
     """The state of things, then each event as it is told. However it is left, the subscriber is closed."""
     async with Subscriber() as subscriber, subscriber.messages(activity.CHANNEL) as messages:
         _listening.add(subscriber)
-        yield await sync_to_async(_state)()
-        while True:
-            try:
-                message = await asyncio.wait_for(anext(messages), KEEP_ALIVE)
-            except TimeoutError:
-                yield ": still here\n\n"
-            except StopAsyncIteration:
-                return
-            else:
-                yield _event(Event.told(message.json()))
+        try:
+            yield await state()
+            async for text in _told(messages):
+                yield text
+        finally:
+            _listening.discard(subscriber)
 
 
-async def once() -> AsyncIterator[str]:
-    """The state of things only."""
-    yield await sync_to_async(_state)()
+async def _told(messages: Messages) -> AsyncIterator[str]:
+    while True:
+        try:
+            message = await asyncio.wait_for(anext(messages), KEEP_ALIVE)
+        except TimeoutError:
+            yield ": still here\n\n"
+        except StopAsyncIteration:
+            return
+        else:
+            if event := Event.told(message):
+                yield _event(event)
+
+
+async def state() -> str:
+    """The state of things, as an event."""
+    return await sync_to_async(_state)()
 
 
 def end() -> None:

@@ -1,8 +1,9 @@
 """HTTP: the form that sends a welcome mail, the page of what happens, and what the page is fed from."""
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_safe
@@ -18,7 +19,7 @@ from .queues import WELCOME, letters
 @never_cache
 def mail(request: HttpRequest) -> HttpResponse:
     """The form; and once it makes sense, the job, and on to where one sees what becomes of it."""
-    form = WelcomeForm(request.POST or None)
+    form = WelcomeForm(request.POST if request.method == "POST" else None, label_suffix="")
     if form.is_valid():
         enqueue(form.cleaned_data["address"])
         return redirect("tiles:activity")
@@ -43,12 +44,12 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 @require_GET
-async def events(request: HttpRequest) -> StreamingHttpResponse:
+async def events(request: HttpRequest) -> HttpResponseBase:
     """Server-sent events: the state of things, then what happens, for as long as somebody listens.
 
     A WSGI server would hold all of it back until the end, so there the state is all; the browser asks again.
     """
-    chunks = stream.live() if hasattr(request, "scope") else stream.once()
-    return StreamingHttpResponse(
-        chunks, content_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    )
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    if not isinstance(request, ASGIRequest):
+        return HttpResponse(await stream.state(), headers=headers)
+    return StreamingHttpResponse(stream.live(), headers=headers)

@@ -12,10 +12,12 @@ import pytest
 from django.db import connection
 
 from testproject.tiles.demo.errors import DemoError, PortTakenError
+from testproject.tiles.demo.mailing import Mailing
 from testproject.tiles.demo.show import Show
+from testproject.tiles.demo.visitor import Visitor
 from testproject.tiles.demo.webserver import WebServer
 from testproject.tiles.demo.workers import Workers
-from testproject.tiles.queues import tiles
+from testproject.tiles.queues import letters, tiles
 
 
 class NoWorkers(Workers):
@@ -68,9 +70,11 @@ def test_the_check_renders_a_screenful_and_leaves_nothing_behind(manage):
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert re.match(r"48 tiles in [\d.]+ s, 48 of them rendered by 2 processes; queue: ready 0, leased 0, .*", said)
+    assert "; 2 mails sent, after 2 failed attempts, and 1 dead letter. " in said
     assert "rendered once" in said
     assert databases() == before
     assert tiles.stats().completed == 0
+    assert letters.stats().stalled == 0
 
 
 @pytest.mark.timeout(150)
@@ -80,6 +84,8 @@ def test_the_demo_serves_until_it_is_told_to_stop_and_stops_what_it_started(mana
     said = said_until(process, "Ctrl-C")
     assert "48 tiles in" in said
     assert re.search(r"Map +http://127\.0\.0\.1:\d+/\n", said)
+    assert re.search(r"Mail +http://127\.0\.0\.1:\d+/mail/\n", said)
+    assert re.search(r"Activity +http://127\.0\.0\.1:\d+/activity/\n", said)
     assert re.search(r"Admin +http://127\.0\.0\.1:\d+/demo/login/", said)
     port = int(re.search(r"127\.0\.0\.1:(\d+)", said)[1])
     (worker,) = children(process.pid)
@@ -139,6 +145,16 @@ def test_tiles_that_do_not_come_are_reported_missing():
     assert result.tiles == 0
     assert len([fault for fault in result.faults if "missing" in fault]) == 48
     assert result.queue.ready == 48
+
+
+@pytest.mark.django_db(transaction=True)
+def test_mails_that_do_not_arrive_are_reported(tmp_path):
+    with WebServer(0) as server:
+        mailed = Mailing(Visitor(server.url, deadline=time.monotonic()), tmp_path).outcome()
+    assert mailed.arrived == []
+    assert len(mailed.faults) == 3
+    assert "mails arrived for nobody instead of ada@example.com, busy@example.com" in mailed.faults
+    assert letters.stats().ready == 3
 
 
 @pytest.mark.django_db(transaction=True)

@@ -4,7 +4,6 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from django.core import mail
 from django.test import override_settings
 
 from django_workqueue.worker import Counts, Worker
+from tests import pages
 from tests.tasks.conftest import TASKS
 from tests.tasks.native import FAILED, NAME, READY, TAKES_KEYWORDS, TaskResultStatus, default_task_backend
 
@@ -22,8 +22,7 @@ pytestmark = [
     ),  # Django 6.1 would have MAILERS, which older ones do not know
 ]
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to" / "django-tasks.md"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGE = "how-to/django-tasks.md"
 
 
 @pytest.fixture
@@ -31,13 +30,14 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A module with all that the page defines, under the last `TASKS` that it sets."""
     module = types.ModuleType("page_of_tasks")
     sys.modules[module.__name__] = module
-    settings = [example for example in EXAMPLES if "TASKS =" in example]
+    every = pages.examples(PAGE)
+    settings = [example for example in every if "TASKS =" in example]
     for example in settings:
-        exec(compile(example, str(PAGE), "exec"), module.__dict__)
+        pages.execute(PAGE, example, module.__dict__)
     with override_settings(TASKS=module.TASKS):
-        for example in EXAMPLES:
+        for example in every:
             if example not in settings and (TAKES_KEYWORDS or "max_attempts=" not in example):
-                exec(compile(example.replace("django.tasks", NAME), str(PAGE), "exec"), module.__dict__)
+                pages.execute(PAGE, example.replace("django.tasks", NAME), module.__dict__)
         yield module
     del sys.modules[module.__name__]
 
@@ -63,7 +63,7 @@ def test_the_options_are_what_the_page_says(page: Any) -> None:
 def test_the_table_lists_each_option(page: Any) -> None:
     from django_workqueue.backend.options import READERS
 
-    assert re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE) == list(READERS)
+    assert re.findall(r"^\| `(\w+)` \|", pages.text(PAGE), re.MULTILINE) == list(READERS)
 
 
 def test_a_cancelled_task_is_forgotten(page: Any) -> None:
