@@ -108,8 +108,9 @@ def create(queue: str, face: str, using: str | None = None) -> Partition:
     }
 
     def carve(run: Callable[[str], None]) -> None:
-        # The parent first, as every statement takes them; SHARE UPDATE EXCLUSIVE lets readers and writers through.
-        run("LOCK TABLE ONLY {parent} IN SHARE UPDATE EXCLUSIVE MODE")
+        # The parent first, as every statement takes them, and from everybody: one that got past it has chosen its
+        # partitions, would wait for DEFAULT, and then find the rows gone that it came to complete or to renew.
+        run("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE")
         run("LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE")
         run("CREATE TABLE {own} (LIKE {rest} INCLUDING ALL EXCLUDING IDENTITY) WITH ({storage})")
         run("ALTER TABLE {own} ALTER COLUMN queue SET STATISTICS 0")
