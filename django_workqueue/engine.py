@@ -153,7 +153,7 @@ class Source(ABC):
     max_attempts: int = 0  # of what does not say so itself; 0 is without end
     min_wake_interval: timedelta
     marks_starts: bool  # whether start_on has anything to do
-    cancels: bool = False  # whether work can be taken back while it runs: `tokens_on` then tells
+    cancels: bool = False  # whether work can be taken back while it runs, which `tokens_on` then tells
     handlers: list[Handler]
     finder: Finder | None = None  # see `add_finder`
 
@@ -194,9 +194,12 @@ class Source(ABC):
     def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
         """Of `idents`, those whose rows still carry `token` (a plain read that locks nothing)."""
 
+    @abstractmethod
     def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
-        """The token that the row of each carries (a plain read that locks nothing); asked only where it `cancels`."""
-        raise NotImplementedError
+        """The token that the row of each carries, 0 if nobody holds it (a plain read that locks nothing).
+
+        What has another token than ours was lost to another claim; what has none has ended.
+        """
 
     @abstractmethod
     def register_on(self, connection: Connection) -> None:

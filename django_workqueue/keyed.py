@@ -318,6 +318,10 @@ class KeyedSource(LeasingSource):
         """The keys whose rows still carry the token."""
         return self.table(connection).held(self.name, idents, token)
 
+    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
+        """The tokens that the rows carry; 0 for those that nobody holds."""
+        return self.table(connection).tokens(self.name, idents)
+
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
         return {

@@ -255,6 +255,10 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         """Which of the keys are still leased under `token`."""
         return [key for (key,) in self.send(items.HELD, queue, {"keys": keys, "token": token})]
 
+    def tokens(self, queue: str, keys: Sequence[str]) -> dict[str, int]:
+        """The token that each of the keys carries; 0 if nobody holds it."""
+        return dict(self.send(items.TOKENS, queue, {"keys": keys}))
+
     def hurry(self, queue: str, keys: Sequence[str] | None, *, skip: Sequence[str] = (), limit: int) -> int:
         """Let waiting items be due now: all (None), or these."""
         params = {"keys": None if keys is None else list(keys), "skip": list(skip), "limit": limit}

@@ -268,6 +268,12 @@ HELD = Statement(
     """,
 )
 
+# Of items whose run is over and changed nothing, or that are no longer their worker's: whether another holds them.
+TOKENS = Statement(
+    "item_tokens",
+    "SELECT q.key, q.lease_token FROM workqueue_item q WHERE q.queue = {Q} AND q.key = ANY (%(keys)s::text[])",
+)
+
 # The inbox first, and the items in a statement of their own: what a fold took out of the inbox while the first one
 # waited for it is among the items that the second one sees.
 REMOVE_UNFOLDED = Statement(

@@ -56,6 +56,11 @@ class Claimed:
         self._gone.update(idents)
         self.child.writer.send(pack("lost", self.token, idents))
 
+    def ended(self, idents: list[Any]) -> None:
+        """The same of what nobody took from it."""
+        self._gone.update(idents)
+        self.child.writer.send(pack("ended", self.token, idents))
+
     def drop(self, idents: list[Any]) -> None:
         """Renew these no longer."""
         self._gone.update(idents)

@@ -141,11 +141,11 @@ class Crew:
         journal.stopped(self.counts, pid=os.getpid())
         return all(ended)
 
-    def lost(self, batch: Batch, idents: Sequence[Any]) -> None:
+    def lost(self, batch: Batch, idents: Sequence[Any], *, ended: bool) -> None:
         """Leases that are gone: nothing of it is started, async handlers are cancelled, sync ones can see it."""
-        works = batch.lose(idents)
+        works = batch.lose(idents, ended=ended)
         if works:
-            journal.lost(batch.lane.source.name, len(works))
+            (journal.ended if ended else journal.lost)(batch.lane.source.name, len(works))
             if self.loop is not None:
                 self.loop.cancel(works, None)
 

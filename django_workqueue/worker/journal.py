@@ -78,6 +78,16 @@ def lost(queue: str, number: int) -> None:
     logger.warning("%s: %d leases were lost; what their handlers did will not be counted", queue, number)
 
 
+def ended(queue: str, number: int) -> None:
+    """Runs whose work is no longer theirs, though nobody took it over."""
+    logger.info(
+        "%s: %d runs had ended already: cancelled, removed, completed or released by hand, or written by a try without "
+        "an answer; nothing more is written of them",
+        queue,
+        number,
+    )
+
+
 def abandoned(number: int) -> None:
     """Handlers did not end in time."""
     logger.warning("%d handlers did not end in time; their work is given back", number)

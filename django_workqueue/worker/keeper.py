@@ -5,14 +5,18 @@ Its counterpart for supervised processes is `line.Line`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from .lane import Batch, Lane
 from .outage import Outage
 from .renew import Lease, Renewer
 
-Lost = Callable[[Batch, list[Any]], None]
+
+class Lost(Protocol):
+    """Told which of a claim are no longer ours: another's, or `ended`, so that nobody has them."""
+
+    def __call__(self, batch: Batch, idents: list[Any], *, ended: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -63,7 +67,8 @@ class OwnKeeper:
             fence.deadline,
             held=batch.held,
             renewed=renewed,
-            lost=lambda idents: self._lost(batch, idents),
+            lost=lambda idents: self._lost(batch, idents, ended=False),
+            ended=lambda idents: self._lost(batch, idents, ended=True),
         )
         self._of(batch.lane).add(lease)
 

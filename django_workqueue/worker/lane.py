@@ -38,6 +38,7 @@ class Batch:
         "counted",
         "done",
         "dropped",
+        "ended",
         "expected",
         "fence",
         "lane",
@@ -57,6 +58,7 @@ class Batch:
         self.settled = 0
         self.expected = len(claim.works)  # outcomes; an outcome that is written again counts again
         self.dropped: set[Any] = set()  # idents that are no longer renewed
+        self.ended: set[Any] = set()  # idents of `fence.lost` that nobody took over
         self.claimed_at = time.monotonic()
 
     def may_start(self, work: Any) -> bool:
@@ -73,13 +75,16 @@ class Batch:
         gone = self.dropped | self.fence.lost
         return [ident for ident in idents if ident not in gone]
 
-    def lose(self, idents: Iterable[Any]) -> list[Any]:
-        """Mark as lost those of `idents` that have no outcome yet; their works."""
+    def lose(self, idents: Iterable[Any], *, ended: bool = False) -> list[Any]:
+        """Mark as lost, or ended, those of `idents` that have no outcome yet; their works."""
         done = {id(outcome.work) for outcome in list(self.done)}
         undone = [work for work in self.works if id(work) not in done]
         gone = set(idents) - self.fence.lost
         pairs = [(ident, work) for ident, work in zip(self.lane.source.idents(undone), undone, strict=True)]
-        self.fence.lost.update(ident for ident, _ in pairs if ident in gone)
+        new = {ident for ident, _ in pairs if ident in gone}
+        if ended:
+            self.ended |= new
+        self.fence.lost |= new
         return [work for ident, work in pairs if ident in gone]
 
 

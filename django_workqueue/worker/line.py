@@ -209,7 +209,7 @@ class Line:
         if verb == "renewed":
             batch.fence.deadline = max(batch.fence.deadline, what)
         else:
-            self._lost(batch, what)
+            self._lost(batch, what, ended=verb == "ended")
 
     def _go_on_alone(self) -> None:
         self._own.start()

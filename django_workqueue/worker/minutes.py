@@ -60,6 +60,12 @@ def lost(ledger: Ledger, lane: Lane, outcomes: Sequence[Outcome]) -> None:
         ledger.count(lane.source.name, kind, lost=len(some), runs=_runs(some))
 
 
+def ended(ledger: Ledger, lane: Lane, outcomes: Sequence[Outcome]) -> None:
+    """Count the runs of outcomes that are dropped because their work has ended otherwise."""
+    for kind, some in _by_kind(lane, outcomes, _work_of).items():
+        ledger.count(lane.source.name, kind, runs=_runs(some))
+
+
 def _runs(outcomes: Sequence[Outcome]) -> list[float]:
     return [each.ran * MICROSECONDS for each in outcomes if each.verb is not NOT_RUN]
 

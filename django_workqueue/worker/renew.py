@@ -7,7 +7,7 @@ or a loss means for the work is for whoever holds the lease.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -30,9 +30,13 @@ LEAST_PATIENCE, MOST_PATIENCE = 0.5, 30.0  # seconds that the server may take to
 
 
 class Lease:
-    """One claim's lease: `held()` are the idents to renew; `renewed` is told the new deadline, `lost` what is gone."""
+    """One claim's lease: `held()` are the idents to renew; `renewed` is told the new deadline, `lost` what is gone.
 
-    __slots__ = ("began", "held", "key", "lane", "lost", "renew_at", "renewed", "token")
+    Of what is gone, `ended` (else `lost` as well) is told what nobody took from us: it was cancelled, removed, or ended
+    by hand.
+    """
+
+    __slots__ = ("began", "deadline", "ended", "held", "key", "lane", "lost", "renew_at", "renewed", "token")
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Lease:
         held: Callable[[], list[Any]],
         renewed: Callable[[float], None],
         lost: Callable[[list[Any]], None],
+        ended: Callable[[list[Any]], None] | None = None,
         key: Any = None,
     ) -> None:
         self.lane = lane
@@ -51,8 +56,21 @@ class Lease:
         self.held = held
         self.renewed = renewed
         self.lost = lost
+        self.ended = ended or lost
+        self.deadline = deadline
         self.renew_at = deadline - lane.seconds * 2 / 3
         self.began = monotonic()
+
+    def gone(self, idents: Iterable[Any], tokens: Mapping[Any, int]) -> None:
+        """Tell of what is no longer ours, by the tokens that the rows have now."""
+        lapsed = monotonic() > self.deadline
+        taken, ended = list[Any](), list[Any]()
+        for ident in sorted(idents):
+            (taken if lapsed or tokens.get(ident) else ended).append(ident)
+        if taken:
+            self.lost(taken)
+        if ended:
+            self.ended(ended)
 
 
 class Renewer:
@@ -145,7 +163,7 @@ class Renewer:
             gone = [ident for ident in some if tokens.get(ident) != lease.token]
             if gone:
                 _believe(connection)
-                lease.lost(gone)
+                lease.gone(gone, tokens)
         now = monotonic()
         self._check_at = max(self._check_at, now + CHECK_SHARE * (now - began))
 
@@ -163,14 +181,16 @@ def _renew(lease: Lease, connection: Connection) -> None:
         still_held = set(source.held_on(connection, lease.token, sorted(missing)))
         gone = missing - still_held
         if gone:
+            tokens = source.tokens_on(connection, sorted(gone))
             _believe(connection)
-            lease.lost(sorted(gone))
+            lease.gone(gone, tokens)
         missing = still_held
     if missing:
         # Somebody's transaction holds these rows, perhaps the handler's own. Nobody else can claim them meanwhile.
         lease.renew_at = before + min(AGAIN, lease.lane.seconds / 6)
         return
-    lease.renewed(before + lease.lane.seconds)
+    lease.deadline = before + lease.lane.seconds
+    lease.renewed(lease.deadline)
     lease.renew_at = before + lease.lane.seconds / 3
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from time import monotonic
+from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
 from django_workqueue import metrics
 from django_workqueue.database import Connection, Verdict, sqlstate, verdict
 from django_workqueue.engine import Outcome, Settled, Verb
+from django_workqueue.leasing import chunks
 
 from . import journal, minutes
 from .bell import Bell
@@ -168,9 +171,11 @@ class Settler:
         idents = source.idents([outcome.work for outcome in outcomes])
         kept = [outcome for ident, outcome in zip(idents, outcomes, strict=True) if ident not in lost]
         if len(kept) < len(outcomes):
-            batch.lane.tally.lost += len(outcomes) - len(kept)
-            still = set(map(id, kept))
-            minutes.lost(self._ledger, batch.lane, [outcome for outcome in outcomes if id(outcome) not in still])
+            pairs = list(zip(idents, outcomes, strict=True))
+            gone = [outcome for ident, outcome in pairs if ident in lost and ident not in batch.ended]
+            batch.lane.tally.lost += len(gone)
+            minutes.lost(self._ledger, batch.lane, gone)
+            minutes.ended(self._ledger, batch.lane, [outcome for ident, outcome in pairs if ident in batch.ended])
         return kept
 
     def _count_starts(self) -> None:
@@ -180,15 +185,48 @@ class Settler:
                 minutes.started(self._ledger, batch)
 
     def _count(self, lane: Lane, settled: Settled, outcomes: list[Outcome]) -> None:
+        if settled.lost:
+            self._tell_apart(lane, settled, outcomes)
         lane.tally.settled.add(settled)
         minutes.settled(self._ledger, lane, settled, outcomes)
-        if settled.lost:
-            journal.lost(lane.source.name, settled.lost)
         if settled.failed or settled.snoozed:
             again = (Verb.FAIL, Verb.SNOOZE)
             delays = [outcome.delay.total_seconds() for outcome in outcomes if outcome.verb in again]
             if delays:
                 self._due_again(lane, delays)
+
+    def _tell_apart(self, lane: Lane, settled: Settled, outcomes: list[Outcome]) -> None:
+        """Of outcomes that changed nothing, count as lost only those that another claim may have had."""
+        may_be = sum(map(partial(self._may_be_lost, lane, self._tokens(lane, outcomes)), outcomes))
+        ended = settled.lost - min(settled.lost, may_be)
+        settled.lost -= ended
+        if settled.lost:
+            journal.lost(lane.source.name, settled.lost)
+        if ended:
+            journal.ended(lane.source.name, ended)
+        for of_kind in settled.kinds.values():
+            some = min(ended, of_kind.lost)
+            of_kind.lost -= some
+            ended -= some
+
+    def _tokens(self, lane: Lane, outcomes: list[Outcome]) -> dict[Any, int] | None:
+        """The tokens that the rows have now; None where they cannot be read."""
+        idents = sorted(set(lane.source.idents([outcome.work for outcome in outcomes])))
+        tokens: dict[Any, int] = {}
+        try:
+            for some in chunks(idents):
+                tokens.update(lane.source.tokens_on(self._connection, some))
+        except DatabaseError:  # no more than a word in the log and in a counter hangs on it
+            return None
+        return tokens
+
+    def _may_be_lost(self, lane: Lane, tokens: dict[Any, int] | None, outcome: Outcome) -> bool:
+        """Whether another has the work, or its lease may have lapsed, so that another may have had it."""
+        fence, (ident,) = outcome.work._fence, lane.source.idents([outcome.work])
+        batch = lane.open.get(fence.token)
+        if tokens is None or fence.deadline < monotonic() or batch is None or ident in batch.dropped:
+            return True
+        return tokens.get(ident, 0) not in (0, fence.token)
 
     def _pause(self, seconds: float) -> None:
         if self._closing.is_set():

@@ -265,7 +265,7 @@ class Supervisor:
         lane = self._lanes[lane_number]
         claim = child.claims[token] = Claimed(child, lane, token, packed)
         self._renewers[lane.source.alias].add(
-            Lease(lane, token, deadline, held=claim.held, renewed=claim.renewed, lost=claim.lost)
+            Lease(lane, token, deadline, held=claim.held, renewed=claim.renewed, lost=claim.lost, ended=claim.ended)
         )
 
     def _forget(self, child: Child, token: int) -> None:

@@ -320,6 +320,7 @@ NAMED = [
     "item_release_any",
     "item_extend",
     "item_held",
+    "item_tokens",
     "item_remove",
 ]
 

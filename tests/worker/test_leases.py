@@ -1,6 +1,7 @@
 """Leases: renewed while work is in hand, noticed when lost."""
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from django_workqueue import Item, JobQueue, Queue
 from django_workqueue.database import Connection, Verdict, verdict
 from django_workqueue.engine import Outcome, Settled
 from django_workqueue.worker import Counts, Worker
+from django_workqueue.worker.keeper import OwnKeeper
 from django_workqueue.worker.outage import Outage
 from django_workqueue.worker.renew import Lease, Renewer
 from tests.interleave import wait_until
@@ -194,7 +196,11 @@ def test_nothing_is_started_when_too_little_of_its_lease_is_left(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_lost_lease_is_seen_by_the_handler_and_its_outcome_is_dropped_and_counted(
-    queue: Queue[str], working: Working, second: psycopg.Connection[Any], is_async: bool
+    queue: Queue[str],
+    working: Working,
+    second: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+    is_async: bool,
 ) -> None:
     seen: list[str] = []
 
@@ -224,6 +230,75 @@ def test_a_lost_lease_is_seen_by_the_handler_and_its_outcome_is_dropped_and_coun
     lane: Any = next(iter(running.worker._shift.crew.lanes))  # type: ignore[union-attr]
     wait_until(lambda: lane.tally.lost == 1)
     assert (queue.stats().completed, queue.stats().leased) == (0, 1)
+    assert "1 leases were lost" in caplog.text
+    assert "had ended already" not in caplog.text
+
+
+@pytest.mark.parametrize("retention", [timedelta(0), timedelta(hours=1)])
+@pytest.mark.parametrize("deed", ["complete", "release", "remove"])
+def test_what_a_handler_ended_by_hand_is_not_called_lost(
+    make_queue: MakeQueue, caplog: pytest.LogCaptureFixture, deed: str, retention: timedelta
+) -> None:
+    caplog.set_level("INFO", "django_workqueue")
+    queue = make_queue(retention=retention)
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        if deed == "remove":
+            queue.remove(item.key)
+        elif item.attempts == 1:
+            getattr(queue, deed)(item, **({"delay": timedelta(hours=1)} if deed == "release" else {}))
+
+    queue.enqueue("a")
+    worker = Worker([queue])
+    assert worker.drain() == Counts()
+    assert f"{queue.name}: 1 runs had ended already" in caplog.text
+    assert "leases were lost" not in caplog.text
+
+
+def test_a_settlement_that_landed_without_an_answer_is_not_called_lost_when_it_is_repeated(
+    queue: Queue[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "django_workqueue")
+    settle, tries = queue.source.settle_on, itertools.count()
+
+    def settle_on(connection: Connection, outcomes: Sequence[Outcome]) -> Settled:
+        settled = settle(connection, outcomes)
+        if next(tries) == 0:
+            raise OperationalError("the connection was lost before the answer")
+        return settled
+
+    monkeypatch.setattr(queue.source, "settle_on", settle_on)
+    queue.handler(lambda item: None)
+    queue.enqueue("a")
+    Worker([queue]).drain()
+    assert queue.stats().completed == 1
+    assert "1 runs had ended already" in caplog.text
+    assert "leases were lost" not in caplog.text
+
+
+@pytest.mark.parametrize("after", ["taken", "finished"])
+def test_a_lease_that_lapsed_under_a_handler_is_called_lost_also_when_the_other_run_is_over(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after: str
+) -> None:
+    started, gate = threading.Event(), threading.Event()
+
+    @queue.handler(lease=SHORT)
+    def work(item: Item[str]) -> None:
+        started.set()
+        gate.wait(20)
+
+    monkeypatch.setattr(OwnKeeper, "hold", lambda *_: None)  # nobody renews
+    queue.enqueue("a")
+    running = working(queue, concurrency=1)
+    assert started.wait(10)
+    running.worker._shift.crew._claimers[0].stop()  # type: ignore[union-attr]
+    other = wait_until(queue.claim, 10)
+    if after == "finished":
+        assert queue.complete(*other) == 1
+    gate.set()
+    wait_until(lambda: f"{queue.name}: 1 leases were lost" in caplog.text)
+    running.stop()
 
 
 def test_a_stragglers_late_completion_changes_nothing(
