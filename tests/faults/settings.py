@@ -32,6 +32,9 @@ if second := os.environ.get("FAULTS_SECOND_URL"):
 
     DATABASES["second"] = dj_database_url.parse(second)
 
+if os.environ.get("FAULTS_TASKS"):
+    TASKS = {"default": {"BACKEND": "django_workqueue.backend.WorkqueueBackend", "QUEUES": ["faults-tasks"]}}
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -46,6 +46,7 @@ class Stage:
         self.started: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
+        self.queues = set(QUEUES)
         self.faults: list[tuple[float, str]] = []
         self.heals: list[float] = []
         self.chance = random.Random(folder.name)
@@ -79,6 +80,7 @@ class Stage:
 
     def work(self, *arguments: str, queues: Sequence[str] = QUEUES, **env: str) -> subprocess.Popen[bytes]:
         """A worker."""
+        self.queues.update(queues)
         words = ["workqueue_work", *queues, "--poll", "1", "--concurrency", "4", *arguments]
         process = self.start(sys.executable, str(PROJECT / "testproject" / "manage.py"), *words, **env)
         self.workers.append(process)
@@ -119,7 +121,7 @@ class Stage:
 
     def left(self) -> int:
         try:
-            return int(self.ask_server(LEFT, {"queues": QUEUES})[0][0])
+            return int(self.ask_server(LEFT, {"queues": sorted(self.queues)})[0][0])
         except psycopg.OperationalError:
             return -1
 

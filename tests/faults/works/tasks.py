@@ -8,7 +8,7 @@ import resource
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -84,8 +84,16 @@ async def work_job_async(job: Job) -> None:
         fail_at_first(name, job.attempts)
 
 
-if os.environ.get("FAULTS_VERSION") != "old":  # whose code does not know that kind yet
+async def work_novel(item: Item[str]) -> None:
+    with noted("faults-novel", item.key, item.attempts):
+        await asyncio.sleep(seconds(item.key))
+
+
+keyed = {queue.name: queue for queue in (keys, coroutines)}
+if os.environ.get("FAULTS_VERSION") != "old":  # whose code knows neither that kind nor that queue yet
     jobs.handler("async", lease=LEASE, backoff=BACKOFF)(work_job_async)
+    keyed["faults-novel"] = novel = Queue[str]("faults-novel")
+    novel.handler(lease=LEASE, backoff=BACKOFF)(work_novel)
 
 
 if os.environ.get("FAULTS_SECOND_URL"):
@@ -108,8 +116,9 @@ def work_ledger(item: Item[str]) -> None:
             raise LookupError(item.key)
 
 
-keyed = {queue.name: queue for queue in (keys, coroutines, ledger)}
+keyed[ledger.name] = ledger
 hard = JobQueue("faults-hard", max_attempts=3)  # whatever a handler does to its process; what, is in the payload
+TAME = bool(os.environ.get("FAULTS_TAME"))  # and nothing at all of it in this one
 
 
 @hard.handler("sync", lease=LEASE, backoff=BACKOFF)
@@ -117,8 +126,12 @@ def work_hard(job: Job) -> None:
     name = str(job.payload)
     verb, _, argument = name.partition("-")
     with noted("faults-hard", name, job.attempts, job=job.id):
+        if TAME:
+            return
         if verb == "long":
             time.sleep(float(argument))
+        elif verb == "ignore":
+            ignore(float(argument))
         elif verb == "gil":
             ctypes.PyDLL(None).usleep(int(float(argument) * 1_000_000))
         elif verb == "exit":
@@ -129,8 +142,24 @@ def work_hard(job: Job) -> None:
 
 @hard.handler("async", lease=LEASE, backoff=BACKOFF)
 async def work_hard_async(job: Job) -> None:
+    verb, _, argument = str(job.payload).partition("-")
     with noted("faults-hard", str(job.payload), job.attempts, job=job.id):
-        time.sleep(float(str(job.payload).partition("-")[2]))  # noqa: ASYNC251 - the fault to be survived
+        if TAME:
+            return
+        if verb == "block":
+            time.sleep(float(argument))  # noqa: ASYNC251 - the fault to be survived
+        until = time.monotonic() + float(argument)
+        while verb == "ignore" and time.monotonic() < until:
+            with suppress(BaseException):
+                await asyncio.sleep(0.05)
+
+
+def ignore(seconds: float) -> None:
+    """Whatever anybody raises in this thread."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with suppress(BaseException):
+            time.sleep(0.05)
 
 
 def exhaust_memory() -> None:
