@@ -68,7 +68,7 @@ def queues(names: Iterable[str] = (), *, using: str | None = None) -> list[Known
     On the alias `using`; else on each that `WORKQUEUE_DATABASE` or a queue of this process names. Raises
     `UnknownQueue`.
     """
-    known = [queue for alias in _aliases(using) for queue in _queues_on(alias)]
+    known = [queue for alias in aliases(using) for queue in _queues_on(alias)]
     known.sort(key=lambda queue: (queue.name, queue.alias))
     wanted = set(names)
     missing = sorted(wanted - {queue.name for queue in known})
@@ -78,7 +78,8 @@ def queues(names: Iterable[str] = (), *, using: str | None = None) -> list[Known
     return [queue for queue in known if not wanted or queue.name in wanted]
 
 
-def _aliases(using: str | None) -> list[str]:
+def aliases(using: str | None = None) -> list[str]:
+    """The one named; else each that `WORKQUEUE_DATABASE` or a queue of this process names."""
     if using is not None:
         return [using]
     return sorted({conf.database()} | {source.alias for source in engine.registered()})

@@ -6,6 +6,7 @@ are written, is for others.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from bisect import bisect_left, bisect_right
@@ -178,11 +179,24 @@ def after_commit(
     connection.on_commit(_Enqueued(connection.alias, queue, Counter(enqueued), then), robust=True)
 
 
-def prune(connection: Connection, queue: str) -> int:
-    """Delete a batch of minutes older than `WORKQUEUE_HISTORY`; how many."""
-    history = conf.history() // timedelta(microseconds=1)
-    number: int = connection.execute(minutes.PRUNE.of(queue), {"history": history, "limit": PRUNE_BATCH})[0][0]
-    return number
+def prune(connection: Connection, *, enough: Callable[[], bool] = lambda: False) -> int:
+    """Delete the minutes of all queues that are older than `WORKQUEUE_HISTORY`, or until it is `enough`; how many.
+
+    A few at a time, the oldest first, each batch of one queue. What somebody else is deleting is left to them.
+    """
+    params = {"history": conf.history() // timedelta(microseconds=1), "limit": PRUNE_BATCH}
+    pruned, before = 0, -1
+    while pruned > before and not enough():
+        before = pruned
+        for (queue,) in sorted(connection.execute(minutes.OLD.text, params, prepare=False)):
+            pruned += connection.execute(minutes.PRUNE.of(queue), params, prepare=False)[0][0]
+    return pruned
+
+
+def prune_here(alias: str) -> int:
+    """The same on a connection for the purpose."""
+    with contextlib.closing(Connection(alias, application="django_workqueue reap")) as connection:
+        return prune(connection)
 
 
 @dataclass(slots=True)

@@ -44,3 +44,16 @@ PRUNE = Statement(
     """,
     prepare=False,
 )
+
+# Of whom the oldest minutes are that are to go: also of queues that no worker here, or none at all, works any more.
+OLD = Statement(
+    "minute_old",
+    """
+    SELECT DISTINCT old.queue FROM (
+     SELECT w.queue FROM workqueue_minute w
+     WHERE w.minute < statement_timestamp() - %(history)s::bigint * interval '1 microsecond'
+     ORDER BY w.minute LIMIT %(limit)s::int) old
+    """,
+    prepare=False,
+    for_people=True,
+)

@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 
 from django_workqueue import metrics, planner
@@ -81,7 +80,7 @@ class Maintainer:
         self._chores = [_Chore(presence.write, PRESENCE, at_once=True)]
         self._chores += [_Chore(source.register_on, timedelta(hours=1), at_once=True) for source in sources]
         self._chores += [_Chore(source.maintain_on, CHORES) for source in sources]
-        self._chores += [_Chore(partial(_prune_minutes, source.name), PRUNING) for source in sources]
+        self._chores.append(_Chore(self._prune_minutes, PRUNING))
         self._chores.append(_Chore(self._count, timedelta(seconds=metrics.EVERY)))
         self._chores.append(_Chore(planner.correct, PLANNING))
         self._ledger = metrics.ledger(alias)
@@ -129,6 +128,9 @@ class Maintainer:
         self._ring()
         self._ledger.write(connection)
 
+    def _prune_minutes(self, connection: Connection) -> None:
+        metrics.prune(connection, enough=self._stopping.is_set)
+
     def _do(self, chore: _Chore) -> None:
         pause = self._try(chore.call)
         if pause is None:
@@ -147,8 +149,3 @@ class Maintainer:
             return pause
         self._patience.succeeded()
         return None
-
-
-def _prune_minutes(queue: str, connection: Connection) -> None:
-    while metrics.prune(connection, queue) == metrics.PRUNE_BATCH:
-        pass

@@ -1,19 +1,22 @@
 """The minute counters: exact over real work, added to by many, never in the way."""
 
 import contextlib
+import io
 import os
+import re
 import threading
 import time
 from datetime import timedelta
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
 from django_workqueue import PermanentError, Retry, histogram, lanes, metrics
 from django_workqueue.database import Connection
 from django_workqueue.models import Minute, WorkItem, WorkJob
-from django_workqueue.worker import Worker
+from django_workqueue.worker import Worker, maintain
 from tests.interleave import wait_until
 
 SOON = timedelta(milliseconds=1)
@@ -264,17 +267,59 @@ def test_a_forked_child_begins_with_nothing(queue):
     assert ledger.due_in() < float("inf")
 
 
-def test_history_is_pruned(queue, own):
-    for age in (1, 100_000, 700_000):
-        with connection.cursor() as cursor:
+def happened(name, *ages):
+    """Minutes of a queue, so many seconds ago."""
+    with connection.cursor() as cursor:
+        for age in ages:
             cursor.execute(
                 "INSERT INTO workqueue_minute (queue, minute) VALUES (%s, statement_timestamp() - %s * interval '1 s')",
-                [queue.name, age],
+                [name, age],
             )
-    assert metrics.prune(own, queue.name) == 1
+
+
+def ages(*names):
+    return [Minute.objects.filter(queue=name).count() for name in names]
+
+
+def test_history_is_pruned_of_every_queue_whoever_works_it(queue, own, monkeypatch):
+    monkeypatch.setattr(metrics, "PRUNE_BATCH", 2)
+    nobodys = f"{queue.name}, that nobody works any more"
+    for name in (queue.name, nobodys):
+        happened(name, 1, 100_000, 700_000, 800_000, 900_000)
+    metrics.prune(own, enough=lambda: True)
+    assert ages(queue.name, nobodys) == [5, 5]
+    assert metrics.prune(own) >= 6
+    assert ages(queue.name, nobodys) == [2, 2]
     with override_settings(WORKQUEUE_HISTORY=timedelta(hours=1)):
-        assert metrics.prune(own, queue.name) == 1
-    assert Minute.objects.filter(queue=queue.name).count() == 1
+        assert metrics.prune(own) >= 2
+    assert ages(queue.name, nobodys) == [1, 1]
+    Minute.objects.filter(queue__startswith=queue.name).delete()
+
+
+def test_minutes_that_somebody_else_is_deleting_are_left_to_them(queue, own, connect):
+    happened(queue.name, 700_000)
+    holder = connect(autocommit=False)
+    holder.execute("SELECT 1 FROM workqueue_minute WHERE queue = %s FOR UPDATE", [queue.name])
+    metrics.prune(own)
+    assert ages(queue.name) == [1]
+    holder.rollback()
+    metrics.prune(own)
+    assert ages(queue.name) == [0]
+
+
+def test_a_worker_and_a_reap_by_hand_prune_the_minutes_of_queues_that_nobody_works(queue, working, monkeypatch):
+    nobodys = f"{queue.name}, that nobody works any more"
+    happened(nobodys, 700_000)
+    queue.handler(lambda item: None)
+    monkeypatch.setattr(maintain, "PRUNING", timedelta(milliseconds=50))
+    running = working(queue)
+    wait_until(lambda: ages(nobodys) == [0])
+    running.stop()
+    happened(nobodys, 700_000)
+    out = io.StringIO()
+    call_command("workqueue_reap", database="default", stdout=out)
+    assert re.search(r"^minute counters on default: \d+ deleted$", out.getvalue(), re.MULTILINE)
+    assert ages(nobodys) == [0]
 
 
 def test_a_duration_is_in_the_bucket_that_the_histogram_says():

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_workqueue import inventory
+from django_workqueue import inventory, metrics
 from django_workqueue.discovery import autodiscover
 from django_workqueue.management.asking import add_selection, told
 
@@ -33,3 +33,6 @@ class Command(BaseCommand):
                     self.stdout.write(f"{queue.name}: left alone, since nobody has said how long it keeps what is done")
                 else:
                     self.stdout.write(f"{queue.name}: {reaped:,} deleted")
+            if not given["queues"]:
+                for alias in inventory.aliases(given["database"]):
+                    self.stdout.write(f"minute counters on {alias}: {metrics.prune_here(alias):,} deleted")
