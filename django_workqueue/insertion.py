@@ -48,9 +48,13 @@ class JobLane(lanes.CommitLane[Waiting, int]):
         self._pool: deque[int] = deque()
         self._pid = 0
 
+    def table(self, connection: Connection) -> WorkJobQuerySet:
+        """The statements on a connection."""
+        return job_table(self.using, connection)
+
     def write_on(self, connection: Connection, entries: list[Waiting]) -> list[int]:
         """Insert a batch. Repeated after a lost connection, it finds what has landed already by its ids."""
-        table = job_table(self.using, connection)
+        table: WorkJobQuerySet = self.table_on(connection)
         fresh = [entry for entry in entries if not entry.id]
         self._allot(table, fresh)
         try:
@@ -116,9 +120,13 @@ class JobLane(lanes.CommitLane[Waiting, int]):
 class RestampLane(lanes.CommitLane[int, None]):
     """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection."""
 
+    def table(self, connection: Connection) -> WorkJobQuerySet:
+        """The statements on a connection."""
+        return job_table(self.using, connection)
+
     def write_on(self, connection: Connection, entries: list[int]) -> None:
         """Let these jobs be available from now."""
-        job_table(self.using, connection).restamp(self.name, sorted(entries))
+        self.table_on(connection).restamp(self.name, sorted(entries))
 
     def restamp_later(self, ids: Sequence[int]) -> None:
         """Have it done; returns at once."""

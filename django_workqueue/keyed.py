@@ -362,9 +362,13 @@ class KeyLane(lanes.CommitLane[Waiting, None]):
         """Count each enqueue, also of the same key."""
         ledger.count(self.name, enqueued=len(entries))
 
+    def table(self, connection: Connection) -> WorkItemQuerySet:
+        """The statements on a connection."""
+        return item_table(self.using, connection)
+
     def write_on(self, connection: Connection, entries: list[Waiting]) -> None:
         """Write one merged batch. Where an open transaction holds one of its rows, the batch goes to the inbox."""
-        table = item_table(self.using, connection)
+        table: WorkItemQuerySet = self.table_on(connection)
         try:
             table.enqueue(self.name, *merged(entries))
         except DatabaseError as error:
