@@ -118,6 +118,8 @@ class Connection:
     is prepared and no session state is relied upon: each statement then travels as one message with its own
     BEGIN and SET LOCAL.
 
+    With `ordered` the planner never sorts if an index has the order: what only claims runs its statements prepared.
+
     A statement that has no answer within `patience` raises as if the connection were lost: TCP tells nobody that the
     network has gone silent, or a proxy in it.
 
@@ -131,6 +133,7 @@ class Connection:
         application: str,
         lock_timeout: timedelta | None = None,
         synchronous_commit: bool = True,
+        ordered: bool = False,
         patience: timedelta = PATIENCE,
     ) -> None:
         self.alias = alias
@@ -143,6 +146,9 @@ class Connection:
             self._session["lock_timeout"] = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
         if not synchronous_commit:
             self._session["synchronous_commit"] = "off"
+        self._ordered = ordered
+        if ordered:
+            self._session["enable_sort"] = "off"
         self._wrapper: BaseDatabaseWrapper | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
 
@@ -177,14 +183,15 @@ class Connection:
     ) -> Rows:
         """Run one statement in a transaction of its own; its rows, or an empty list. See `Statement` on `ordered`."""
         wrapper, cursor = self._open()
-        if ordered:
+        alone = ordered and not self._ordered
+        if alone:
             statement = BY_INDEX + statement
         with wrapper.wrap_database_errors:
             if self.pooled:
                 return self._execute_pooled(cursor, statement, params)
-            if ordered:
+            if alone:
                 return last_rows(psycopg.ClientCursor(cursor.connection).execute(statement, params))
-            cursor.execute(statement, params, prepare=prepare)
+            cursor.execute(statement, params, prepare=prepare or ordered)
             return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:

@@ -12,8 +12,7 @@ from psycopg import sql
 class Statement:
     """A constant text in which `{Q}` stands for the queue's name as a quoted literal.
 
-    `prepare` tells whether our own connections may keep a server-side plan of it. Those that read few rows
-    through small arrays are planned afresh each time, with their values in sight (see docs, "Plans"). `ordered`
+    `prepare` tells whether our own connections may keep a server-side plan of it (see docs, "Plans"). `ordered`
     says that an index has the rows in the order they are wanted in, so that the planner has nothing to sort: where
     it believes that the queue holds next to nothing, it would rather read all of it by another index.
     """

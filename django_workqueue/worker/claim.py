@@ -74,7 +74,9 @@ class Claimer:
         self._checked = checked
         self._turn = 0
         self._stopping = False
-        self._connection = Connection(alias, application="django_workqueue claim", synchronous_commit=False)
+        self._connection = Connection(
+            alias, application="django_workqueue claim", synchronous_commit=False, ordered=True
+        )
         self._patience = Patience("claim", outage)
         self._ledger = metrics.ledger(alias)
         self._thread = threading.Thread(target=self._run, name=f"workqueue-claim-{alias}", daemon=True)

@@ -175,15 +175,16 @@ def test_a_claim_walks_the_claim_index_and_sorts_nothing(session, around, name, 
     [jobs.CLAIM, jobs.DISCOVER, jobs.BURY, jobs.PRUNE, jobs.WAITING_KINDS],
     ids=lambda statement: statement.name,
 )
+@pytest.mark.parametrize("ordered", [False, True])
 def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_planned(
-    session, around, name, statement, monkeypatch
+    session, around, name, statement, ordered, monkeypatch
 ):
     monkeypatch.setattr(Statement, "every", {})
     around(200)
     explained = Statement(statement.name, f"EXPLAIN (FORMAT JSON) {statement.text}", ordered=statement.ordered)
     params = claim_params(floors_at({0: (0, 0)})) | {"error": LAPSED, "outcome": "dead", "retention": 0}
     params |= {"known": ["mail"], "hopeless": ["fax"]}
-    own = Connection("default", application="test")
+    own = Connection("default", application="test", ordered=ordered)
     try:
         ((plan,),) = WorkJob.objects.all().on(own).send(explained, name, params)
     finally:
