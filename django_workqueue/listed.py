@@ -255,7 +255,7 @@ class ListedSource(LeasingSource):
         return cast("WorkJobQuerySet", table).discover(self.name, limit=limit)
 
     def _delivered(self, table: WorkJobQuerySet, claim: Claim, rows: list[Row]) -> Claim:
-        """The claim with its jobs. A payload that does not decode fails by itself, not the claim."""
+        """The claim with its jobs. One whose JSON does not decode fails by itself, not the claim."""
         name, fence, loads, new, become, append = (
             self.name,
             claim.fence,
@@ -268,6 +268,8 @@ class ListedSource(LeasingSource):
         for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata in rows:
             try:
                 value = loads(payload)
+                said = None if metadata is None else loads(metadata)
+                failed = None if error is None else told(loads(error))
             except (ValueError, RecursionError) as mistake:
                 self._refuse(table, number, attempts, fence.token, mistake)
                 continue
@@ -285,11 +287,11 @@ class ListedSource(LeasingSource):
             }
             if attempts >= most:
                 marks = True
-            if metadata is not None:
-                known["metadata"] = loads(metadata)
-                marks = marks or TASK in known["metadata"]
-            if error is not None:
-                known["last_error"] = told(json.loads(error))
+            if said is not None:
+                known["metadata"] = said
+                marks = marks or TASK in said
+            if failed is not None:
+                known["last_error"] = failed
             if reclaimed:
                 known["reclaimed"] = True
             job = new(Job)
@@ -299,8 +301,8 @@ class ListedSource(LeasingSource):
         return claim
 
     def _refuse(self, table: WorkJobQuerySet, number: int, attempts: int, token: int, error: Exception) -> None:
-        """Fail a job whose payload, which another program must have stored, Python does not take."""
-        logger.error("queue %r: the payload of job %d does not decode: %s; it fails", self.name, number, error)
+        """Fail a job of whose JSON, which another program must have stored, Python does not take all."""
+        logger.error("queue %r: the JSON of job %d does not decode: %s; it fails", self.name, number, error)
         table.fail(
             self.name,
             Settling([number], [token], [0], worker_id()),
@@ -384,7 +386,7 @@ class ListedSource(LeasingSource):
         may = [work for work in works if work.id in started]
         for work in may:
             at, workers = started[work.id]
-            work.__dict__["_start"] = Start(at, payloads.loads(workers))
+            work.__dict__["_start"] = Start(at, _starters(workers))
         return may
 
     def settle(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
@@ -512,6 +514,14 @@ def error_entry(error: BaseException | None) -> str | None:
         "worker": worker_id(),
     }
     return json.dumps(entry)
+
+
+def _starters(text: str) -> list[str]:
+    """All who have started a job; this process alone where another program stored what Python does not take."""
+    try:
+        return list(payloads.loads(text))
+    except (ValueError, RecursionError):
+        return [worker_id()]
 
 
 def _completed(outcomes: Sequence[Outcome], done: int) -> Settled:

@@ -116,7 +116,7 @@ CLAIM = Statement(
        ELSE q.worker_ids END
      WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM taken))
      RETURNING q.id, q.priority, q.attempts, q.available_at, q.kind, q.payload, q.max_attempts, q.enqueued_at,
-      (q.errors -> -1) - 'traceback' AS error, q.metadata)
+      CASE jsonb_typeof(q.errors -> -1) WHEN 'object' THEN (q.errors -> -1) - 'traceback' END AS error, q.metadata)
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
      (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
      (SELECT count(*) FROM due) - (SELECT count(*) FROM taken) AS skipped,

@@ -47,9 +47,9 @@ CREATE TABLE workqueue_job (
  finished_at timestamptz,
  outcome text CHECK (outcome IN ('completed', 'dead', 'cancelled')),
  result jsonb,
- errors jsonb NOT NULL DEFAULT '[]',
- worker_ids jsonb NOT NULL DEFAULT '[]',
- metadata jsonb NOT NULL DEFAULT '{}',
+ errors jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(errors) = 'array'),
+ worker_ids jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(worker_ids) = 'array'),
+ metadata jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(metadata) = 'object'),
  PRIMARY KEY (id, queue)
 ) PARTITION BY LIST (queue);
 CREATE TABLE workqueue_job_default PARTITION OF workqueue_job DEFAULT WITH (

@@ -323,7 +323,7 @@ def test_a_payload_that_python_does_not_take_fails_its_own_job_and_no_other(queu
     assert table.state(bad) == "waiting"
     assert 1 < row.due_in < 3
     assert "Exceeds the limit" in row.errors[0]["message"]
-    assert f"the payload of job {bad} does not decode" in caplog.text
+    assert f"the JSON of job {bad} does not decode" in caplog.text
 
 
 # Pausing
