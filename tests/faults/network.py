@@ -1,4 +1,4 @@
-"""The network between the processes and the server: a TCP proxy that delays, drops, cuts, and goes silent.
+"""The network between the processes and the server: a TCP proxy that delays, tears, cuts, and goes silent.
 
 Whatever it does goes for all connections through it, or for those whose start-up names one application.
 """
@@ -6,6 +6,7 @@ Whatever it does goes for all connections through it, or for those whose start-u
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import threading
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SSL_REQUEST = 80877103
+MOST_LATE = 5.0  # seconds between two tries of TCP's, in here
 
 
 class Network:
@@ -22,6 +23,9 @@ class Network:
     def __init__(self, target: str) -> None:
         self.target = target
         self.delay = 0.0  # seconds that every piece of data takes longer, both ways
+        self.jitter = 0.0  # and up to so many more
+        self.loss = 0.0  # the share of pieces that are lost, and come as late as TCP sends them again
+        self.piece = 65536  # bytes that are passed on at once
         self.refusing = False  # new connections are closed at once
         self.silent = False  # new connections are accepted and never answered
         self.links: list[Link] = []
@@ -44,6 +48,13 @@ class Network:
     def blackhole(self, application: str = "") -> int:
         """Pass nothing on any more, in neither direction, on these connections; they stay open."""
         return len([link.passing.clear() for link in self.those(application)])
+
+    def late(self) -> float:
+        """Seconds until the next piece is there. What is lost is sent again after 0.2 s, 0.4 s, 0.8 s, …"""
+        seconds, wait = self.delay + self.jitter * random.random(), 0.2
+        while random.random() < self.loss and wait < MOST_LATE:
+            seconds, wait = seconds + wait, wait * 2
+        return seconds
 
     def close(self) -> None:
         self.refusing = True
@@ -72,6 +83,7 @@ class Link:
     def __init__(self, network: Network, client: socket.socket) -> None:
         self.network = network
         self.client = client
+        self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.server: socket.socket | None = None
         self.application = ""
         self.open = True
@@ -113,9 +125,10 @@ class Link:
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         while data := source.recv(65536):
-            if self.network.delay:
-                time.sleep(self.network.delay)
-            self.passing.wait()
-            if not self.open:
-                return
-            sink.sendall(data)
+            for start in range(0, len(data), self.network.piece):
+                if late := self.network.late():
+                    time.sleep(late)
+                self.passing.wait()
+                if not self.open:
+                    return
+                sink.sendall(data[start : start + self.network.piece])

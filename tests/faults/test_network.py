@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,47 @@ def test_a_slow_network_only_slows(networked: Networked, report: Report) -> None
     stage.fault("delay")
     report(stage.finish(more={"delay_s": network.delay}))
     assert "stopped in time" not in stage.said()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "weather",
+    [{"delay": 0.005, "jitter": 0.2}, {"loss": 0.05}, {"piece": 7, "jitter": 0.002}, {"piece": 1}],
+    ids=["jitter", "loss", "torn", "byte_by_byte"],
+)
+def test_whatever_comes_late_or_in_pieces_is_waited_for(
+    networked: Networked, report: Report, weather: dict[str, Any]
+) -> None:
+    """From start to end: nothing is given up, nothing runs twice."""
+    stage, network = networked
+    network.__dict__.update(weather)
+    stage.fault(next(iter(weather)))
+    load(stage, each=scaled(200), seconds=6)
+    figures = stage.finish()
+    assert figures["duplicates"] == figures["unacknowledged"] == 0
+    assert "has not answered" not in stage.said()
+    report(figures)
+
+
+@pytest.mark.timeout(300)
+def test_a_network_that_is_bad_for_a_while_and_cut_now_and_then_loses_nothing(
+    networked: Networked, report: Report
+) -> None:
+    """6 spells of losses, jitter and torn data, with cuts inside them; 60 with FAULTS_SCALE=10."""
+    stage, network = networked
+    load(stage, each=scaled(600), seconds=12, FAULTS_LEASE="15")
+    for _ in range(scaled(6)):
+        stage.fault("spell")
+        network.loss, network.jitter = stage.chance.choice([0.02, 0.1, 0.3]), stage.chance.choice([0.0, 0.05])
+        network.piece = stage.chance.choice([65536, 100])
+        time.sleep(stage.chance.uniform(0.5, 1.5))
+        for link in network.those():
+            if stage.chance.random() < 0.3:
+                link.close()
+        network.loss, network.jitter, network.piece = 0.0, 0.0, 65536
+        stage.healed()
+        goes_on(stage, 60)
+    report(stage.finish())
 
 
 @pytest.mark.timeout(400)
