@@ -22,7 +22,7 @@ from tests.interleave import wait_until
 from . import checker, history
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-SCALE = float(os.environ.get("FAULTS_SCALE", "1"))
+SCALE = float(os.environ.get("FAULTS_SCALE") or "1")
 LEFT = f"SELECT count(*) FROM ({checker.LEFT}) AS left_over"
 QUEUES = ["faults-keys", "faults-async", "faults-jobs"]  # what workers work where nothing else is said
 
