@@ -16,10 +16,12 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
+from django.utils.translation import gettext as _
 from psycopg import sql
 
 from .database import Verdict, resolve, verdict
 from .exceptions import WorkqueueError
+from .figures import age
 
 TABLES = {"items": "workqueue_item", "jobs": "workqueue_job"}
 ROWS_PER_SECOND = 100_000  # that move, on a small machine
@@ -80,7 +82,9 @@ def face_of(queue: str, using: str | None = None) -> str:
         )
         row = cursor.fetchone()
     if row is None:
-        raise PartitionError(f"nobody has used a queue {queue!r} yet; say whether it holds items or jobs (--face)")
+        raise PartitionError(
+            _("nobody has used a queue %(queue)r yet; say whether it holds items or jobs (--face)") % {"queue": queue}
+        )
     return str(row[0])
 
 
@@ -98,7 +102,7 @@ def create(queue: str, face: str, using: str | None = None) -> Partition:
     alias = resolve(using)
     parent = TABLES[face]
     if _own(queue, face, alias) is not None:
-        raise PartitionError(f"queue {queue!r} has a partition of its own already")
+        raise PartitionError(_("queue %(queue)r has a partition of its own already") % {"queue": queue})
     names = {
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
@@ -133,7 +137,7 @@ def drop(queue: str, face: str, using: str | None = None, *, purge: bool = False
     parent = TABLES[face]
     own = _own(queue, face, alias)
     if own is None:
-        raise PartitionError(f"queue {queue!r} has no partition of its own")
+        raise PartitionError(_("queue %(queue)r has no partition of its own") % {"queue": queue})
     names = {
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
@@ -154,7 +158,7 @@ def _persist(alias: str, names: dict[str, Any], steps: Callable[[Callable[[str],
     """Run the steps in one transaction; step back from locks that are not to be had at once, and try again."""
     connection = connections[alias]
     if connection.in_atomic_block:
-        raise PartitionError("partitions are made and dropped in a transaction of their own, not inside atomic()")
+        raise PartitionError(_("partitions are made and dropped in a transaction of their own, not inside atomic()"))
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while True:
         try:
@@ -167,7 +171,8 @@ def _persist(alias: str, names: dict[str, Any], steps: Callable[[Callable[[str],
                 raise
             if time.monotonic() > deadline:
                 raise PartitionError(
-                    f"the locks were not to be had within {PATIENCE}: some transaction holds rows of the table open"
+                    _("the locks were not to be had within %(age)s: some transaction holds rows of the table open")
+                    % {"age": age(PATIENCE)}
                 ) from error
             time.sleep(random.uniform(0.05, 0.5))
         else:

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from .. import figures, inventory, steering
 from ..browsing import Filters, ItemBrowser, ItemRow
-from ..exceptions import WorkqueueError
-from ..keys import MAX_PRIORITY, MIN_PRIORITY
+from ..exceptions import KeyDecodeError, KeyHasControlCharacter, KeyTooLong, WorkqueueError
+from ..keys import MAX_KEY_BYTES, MAX_PRIORITY, MIN_PRIORITY
 from ..models import InboxEntry, Items, WorkItem
 from .lists import STATES, FilterForm, ListPage, PriorityForm, Verb, or_404, selection
 from .pages import alias_of
@@ -186,7 +186,7 @@ class ItemAdmin(ListPage):
             try:
                 steering.enqueue(queues[given["queue"]], given["key"], priority=given["priority"], delay=delay)
             except WorkqueueError as error:
-                form.add_error("key", str(error))
+                form.add_error("key", _refusal(error))
             else:
                 queue, key = given["queue"], given["key"]
                 named = [(self.log_ident(queue, key), self.log_text(queue, key))]
@@ -205,3 +205,16 @@ class ItemAdmin(ListPage):
     def log_ident(self, queue: str, ident: Any) -> str:
         """Queue and key."""
         return json.dumps([queue, ident])
+
+
+def _refusal(error: WorkqueueError) -> str:
+    """Why a key is not taken, in the reader's language."""
+    if isinstance(error, KeyHasControlCharacter):
+        return _("A key holds neither NUL nor line breaks nor lone surrogates.")
+    if isinstance(error, KeyTooLong):
+        return _("A key is no longer than %(bytes)s bytes.") % {"bytes": MAX_KEY_BYTES}
+    if isinstance(error, KeyDecodeError):
+        return _("The code of this queue does not understand the key: it does not decode (%(error)s).") % {
+            "error": error.__cause__ or error
+        }
+    return str(error)

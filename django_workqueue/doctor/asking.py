@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, connections
+from django.utils.translation import gettext as _
 
 from django_workqueue import database
 from django_workqueue.database import Rows
 from django_workqueue.sql import Statement
 
 from .findings import Finding, Limits, Severity
+from .wording import ago
 
 PATIENCE = timedelta(seconds=1)  # for one statement
 DENIED = "42501"
@@ -44,17 +46,18 @@ def findings(check: Check, server: Server, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 "slow",
                 Severity.WARNING,
-                f"The server took too long to answer about {what}",
-                f"A question that is answered in milliseconds was given up after {PATIENCE.total_seconds():g} s.",
-                "See what the server is busy with, and whether something holds a lock: pg_stat_activity, pg_locks.",
+                _("The server took too long to answer (%(about)s)") % {"about": what},
+                _("A question that is answered in milliseconds was given up after %(age)s.")
+                % {"age": ago(PATIENCE.total_seconds())},
+                _("See what the server is busy with, and whether something holds a lock: pg_stat_activity, pg_locks."),
             )
         elif state == DENIED:
             yield Finding(
                 "denied",
                 Severity.NOTE,
-                f"The database's role may not look at {what}",
+                _("The database's role may not look (%(about)s)") % {"about": what},
                 str(error).strip(),
-                "Nothing is wrong with that. For the whole picture: GRANT pg_read_all_stats to the role.",
+                _("Nothing is wrong with that. For the whole picture: GRANT pg_read_all_stats to the role."),
             )
         else:
             raise

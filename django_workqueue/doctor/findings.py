@@ -7,6 +7,8 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 
 class Severity(IntEnum):
     """How bad it is."""
@@ -14,6 +16,12 @@ class Severity(IntEnum):
     NOTE = 1  # good to know
     WARNING = 2  # it costs something, or will
     SERIOUS = 3  # work is not done, or the database gets slower by the minute
+
+    @property
+    def label(self) -> str:
+        """The same in words."""
+        words = {Severity.NOTE: _("note"), Severity.WARNING: _("warning"), Severity.SERIOUS: _("serious")}
+        return words[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_workqueue import conf, engine, notify
 from django_workqueue.notify import Status
@@ -14,6 +16,7 @@ from django_workqueue.sql import doctor as sql
 
 from .asking import Server
 from .findings import Finding, Limits, Severity
+from .wording import ago
 
 APP = "workqueue"
 CONCURRENCY = 8  # a worker's threads, where none is seen to have more
@@ -24,12 +27,17 @@ def migrations(server: Server, _limits: Limits) -> Iterator[Finding]:
     """Migrations of ours that were not applied."""
     executor = MigrationExecutor(connections[server.alias])
     targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == APP]
-    plan = [str(migration) for migration, _ in executor.migration_plan(targets) if migration.app_label == APP]
+    plan = [str(migration) for migration, _backwards in executor.migration_plan(targets) if migration.app_label == APP]
     if plan:
         yield Finding(
             "unapplied-migrations",
             Severity.SERIOUS,
-            f"{len(plan)} migration{'s' if len(plan) > 1 else ''} of django_workqueue not applied",
+            ngettext(
+                "%(count)s migration of django_workqueue not applied",
+                "%(count)s migrations of django_workqueue not applied",
+                len(plan),
+            )
+            % {"count": len(plan)},
             ", ".join(plan),
             f"manage.py migrate {APP} --database {server.alias}",
         )
@@ -45,22 +53,26 @@ def leases(server: Server, _limits: Limits) -> Iterator[Finding]:
                 yield Finding(
                     "short-lease",
                     Severity.WARNING,
-                    f"{handler.name} has a lease that is shorter than its timeout",
-                    f"lease={handler.lease}, timeout={handler.timeout}, queue {source.name!r}. A long run depends on "
-                    "its worker's renewals: if these stop for a lease's time, the work runs a second time beside it.",
-                    "Give it a lease of at least its timeout, unless work should be taken over sooner than that.",
+                    _("%(handler)s has a lease that is shorter than its timeout") % {"handler": handler.name},
+                    _(
+                        "lease=%(lease)s, timeout=%(timeout)s, queue %(queue)r. A long run depends on its worker's "
+                        "renewals: if these stop for a lease's time, the work runs a second time beside it."
+                    )
+                    % {"lease": handler.lease, "timeout": handler.timeout, "queue": source.name},
+                    _("Give it a lease of at least its timeout, unless work should be taken over sooner than that."),
                 )
 
 
 def listener(server: Server, _limits: Limits) -> Iterator[Finding]:
     """Whether wakes reach idle workers."""
+    poll = ago(conf.poll_interval().total_seconds())
     if not conf.notify():
         yield Finding(
             "notify-off",
             Severity.NOTE,
-            "Idle workers are not woken",
-            f"WORKQUEUE_NOTIFY is False: they look every {conf.poll_interval().total_seconds():g} s.",
-            "Nothing, if that is soon enough.",
+            _("Idle workers are not woken"),
+            _("WORKQUEUE_NOTIFY is False: they look every %(age)s.") % {"age": poll},
+            _("Nothing, if that is soon enough."),
         )
         return
     alias = conf.listen_database() or server.alias
@@ -71,10 +83,17 @@ def listener(server: Server, _limits: Limits) -> Iterator[Finding]:
     yield Finding(
         "listener-deaf" if deaf else "listener-lost",
         Severity.WARNING,
-        f"LISTEN on database alias {alias!r} " + ("hears nothing" if deaf else "cannot be set up"),
-        f"{state.error or state.status.value}. Idle workers look every {conf.poll_interval().total_seconds():g} s.",
-        "Name an alias that reaches the server directly, around a transaction-pooling proxy, in "
-        "WORKQUEUE_LISTEN_DATABASE.",
+        (
+            _("LISTEN on database alias %(alias)r hears nothing")
+            if deaf
+            else _("LISTEN on database alias %(alias)r cannot be set up")
+        )
+        % {"alias": alias},
+        _("%(reason)s. Idle workers look every %(age)s.") % {"reason": state.error or state.status.value, "age": poll},
+        _(
+            "Name an alias that reaches the server directly, around a transaction-pooling proxy, in "
+            "WORKQUEUE_LISTEN_DATABASE."
+        ),
     )
 
 
@@ -86,14 +105,20 @@ def pool(server: Server, _limits: Limits) -> Iterator[Finding]:
     given = options if isinstance(options, dict) else {}
     least = given.get("min_size", 4)
     most = given.get("max_size") or least
-    threads = max((concurrency for _, _, _, _, concurrency, _ in server.ask(sql.WORKERS)), default=CONCURRENCY)
+    threads = max((concurrency for *_who, concurrency, _seen in server.ask(sql.WORKERS)), default=CONCURRENCY)
     if most < threads:
         yield Finding(
             "small-pool",
             Severity.WARNING,
-            f"The pool of database alias {server.alias!r} has fewer connections than a worker has threads",
-            f"At most {most} connections for {threads} handler threads: the others wait, and fail after a timeout.",
-            f'OPTIONS = {{"pool": {{"max_size": {threads + 2}}}}}, or a smaller --concurrency.',
+            _("The pool of database alias %(alias)r has fewer connections than a worker has threads")
+            % {"alias": server.alias},
+            _(
+                "At most %(most)s connections for %(threads)s handler threads: the others wait, and fail after a "
+                "timeout."
+            )
+            % {"most": most, "threads": threads},
+            _("%(setting)s, or a smaller --concurrency.")
+            % {"setting": f'OPTIONS = {{"pool": {{"max_size": {threads + 2}}}}}'},
         )
 
 

@@ -1,16 +1,24 @@
-"""Durations and sizes in words."""
+"""Durations and sizes in words, in the reader's language."""
 
 from __future__ import annotations
+
+from django.utils.translation import pgettext
+
+from django_workqueue.figures import number
 
 
 def ago(seconds: float) -> str:
     """A duration, to two digits or so."""
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+    for unit, size in (
+        (pgettext("unit of time, day", "d"), 86_400),
+        (pgettext("unit of time, hour", "h"), 3_600),
+        (pgettext("unit of time, minute", "min"), 60),
+    ):
         if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{number(round(seconds / size))} {unit}"
+    return f"{round(seconds)} {pgettext('unit of time, second', 's')}"
 
 
 def megabytes(size: int) -> str:
     """A size."""
-    return f"{size / 1024 / 1024:,.1f} MB"
+    return f"{number(size / 1024 / 1024, digits=1)} MB"

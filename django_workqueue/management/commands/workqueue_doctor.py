@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils.translation import gettext as _
 
 from django_workqueue import doctor
 from django_workqueue.discovery import autodiscover
@@ -44,9 +45,9 @@ class Command(BaseCommand):
             Severity.NOTE: str,
         }
         for finding in found:
-            heading = f"{finding.severity.name}: {finding.title} [{finding.code}, {finding.database}]"
+            heading = f"{finding.severity.label.upper()}: {finding.title} [{finding.code}, {finding.database}]"
             self.stdout.write(styles[finding.severity](heading))
             for line in (*finding.detail.splitlines(), f"→ {finding.advice}"):
                 self.stdout.write(f"    {line}")
         if not found:
-            self.stdout.write(self.style.SUCCESS("All is well."))
+            self.stdout.write(self.style.SUCCESS(_("All is well.")))
