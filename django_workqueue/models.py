@@ -22,6 +22,22 @@ class HistogramField(models.Field):  # type: ignore[type-arg]
         return "bigint[]"
 
 
+class JSONField(models.JSONField):
+    """Django's; what Python's JSON does not take, it reads as text: people look at such a row to find out why."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """The value, or its text where another program stored too many digits or levels."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):
+            return value
+
+    def deconstruct(self) -> Any:
+        """To migrations it is Django's own."""
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+
 class WorkItem(models.Model):
     """One key of a keyed queue, waiting, leased, stalled or completed. Keys are encoded text."""
 
@@ -56,7 +72,7 @@ class WorkJob(models.Model):
     id = models.BigAutoField(primary_key=True)
     queue = models.TextField(_("queue"), db_collation="C")
     kind = models.TextField(_("kind"), db_collation="C")
-    payload = models.JSONField(_("payload"), null=True, blank=True)
+    payload = JSONField(_("payload"), null=True, blank=True)
     priority = models.IntegerField(_("priority"), default=0)
     attempts = models.IntegerField(_("attempts"), default=0)
     max_attempts = models.IntegerField(_("max attempts"))
@@ -67,10 +83,10 @@ class WorkJob(models.Model):
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     outcome = models.TextField(_("outcome"), null=True, blank=True)
-    result = models.JSONField(_("result"), null=True, blank=True)
-    errors = models.JSONField(_("errors"), default=list, blank=True)
-    worker_ids = models.JSONField(_("workers"), default=list, blank=True)
-    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    result = JSONField(_("result"), null=True, blank=True)
+    errors = JSONField(_("errors"), default=list, blank=True)
+    worker_ids = JSONField(_("workers"), default=list, blank=True)
+    metadata = JSONField(_("metadata"), default=dict, blank=True)
 
     objects = WorkJobManager()
 
@@ -119,7 +135,7 @@ class QueueRecord(models.Model):
 
     name = models.TextField(_("name"), primary_key=True, db_collation="C")
     face = models.TextField(_("face"))
-    settings = models.JSONField(_("settings"), default=dict, blank=True)
+    settings = JSONField(_("settings"), default=dict, blank=True)
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     seen_at = models.DateTimeField(_("last seen"), null=True, blank=True)
 
@@ -160,7 +176,7 @@ class WorkerRecord(models.Model):
     pid = models.IntegerField(_("process id"))
     started_at = models.DateTimeField(_("started at"))
     seen_at = models.DateTimeField(_("last seen"))
-    queues = models.JSONField(_("queues"), default=list, blank=True)
+    queues = JSONField(_("queues"), default=list, blank=True)
     concurrency = models.IntegerField(_("concurrency"))
     in_flight = models.IntegerField(_("in flight"), default=0)
 
