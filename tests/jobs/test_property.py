@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from django_workqueue import JobQueue, PermanentError, Retry, listed
 from django_workqueue.database import Connection
 from django_workqueue.engine import Outcome, Verb
+from django_workqueue.leasing import apart
 from tests import conftest as house
 from tests.jobs.model import Job, Model
 from tests.jobs.table import JobTable
@@ -228,13 +229,14 @@ class Machine(RuleBasedStateMachine):
         assert settled.lost == ends.count(None)
 
     def in_the_order_of_settling(self, outcomes):
-        """Completions first. A straggler and its successor cannot both have effect, so their order is no matter."""
-        tick = self.model.clock
+        """Completions first. A statement, and so one time, for each piece that names no job twice."""
         completed = [outcome for outcome in outcomes if outcome.verb is Verb.COMPLETE]
-        others = sorted((each for each in outcomes if each.verb is not Verb.COMPLETE), key=lambda each: each.work.id)
-        for outcome in (*completed, *others):
-            self.model.clock = tick  # one statement, one time
-            yield outcome
+        others = [outcome for outcome in outcomes if outcome.verb is not Verb.COMPLETE]
+        for piece in (completed, *apart(others, lambda outcome: outcome.work.id)):
+            tick = self.model.tick()
+            for outcome in piece:
+                self.model.clock = tick
+                yield outcome
         self.model.tick()
 
     def settle_model(self, outcome, hours):
