@@ -2,13 +2,19 @@
 
 import argparse
 import re
+import runpy
+import struct
 from pathlib import Path
 
+import pytest
 from django.core.management import BaseCommand, get_commands, load_command_class
 
 from django_workqueue import conf
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+PROJECT = Path(__file__).resolve().parent.parent
+REFERENCE = PROJECT / "docs" / "reference"
+PAGES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 
 
 def test_the_reference_of_settings_lists_each_setting():
@@ -36,3 +42,58 @@ def options(command: BaseCommand) -> set[str]:
             if isinstance(action, argparse._SubParsersAction):
                 parsers.extend(action.choices.values())
     return found
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may point at within a page: its headings, as GitHub and the documentation both name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    """The relative links of a page."""
+    found = [first or second for first, second in LINK.findall(prose(page))]
+    return [link for link in found if not re.match(r"https?:|mailto:", link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_link_leads_somewhere_anchors_too(page):
+    lost = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.is_file() or (anchor and anchor not in anchors(there)):
+            lost.append(link)
+    assert lost == []
+
+
+def test_the_readme_shows_the_admin_and_links_to_its_page():
+    readme = links(PROJECT / "README.md")
+    assert {"docs/how-to/admin.md#the-dashboard", "docs/images/admin-dashboard-dark.png"} <= set(readme)
+    shown = {link.rpartition("/")[2] for page in PAGES for link in links(page)}
+    assert {path.name for path in (PROJECT / "docs" / "images").iterdir()} <= shown  # none is there in vain
+
+
+def test_pictures_of_the_admin_are_light_to_load():
+    for path in (PROJECT / "docs" / "images").glob("admin-*.png"):
+        head = path.read_bytes()[:24]
+        assert head.startswith(b"\x89PNG"), path
+        assert path.stat().st_size < 150_000, path
+        assert struct.unpack(">I", head[16:20])[0] <= 1280, path
+
+
+def test_a_package_index_shows_a_readme_without_links_that_lead_nowhere_there():
+    standalone = runpy.run_path(str(PROJECT / "scripts" / "standalone.py"))["standalone"]
+    text = standalone((PROJECT / "README.md").read_text(encoding="utf-8"))
+    assert "The quickstart (`docs/quickstart.md`) goes on from here" in text
+    assert "its page (`docs/how-to/admin.md`)" in text
+    assert LINK.findall(text) == []
+    assert "<" not in re.sub(r"^```.*?^```|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    kept = "[one](https://example.org/a) and [another](#here)"
+    assert standalone(kept) == kept
