@@ -201,7 +201,7 @@ def test_a_drain_outlasts_an_outage_that_is_short_however_long_its_handlers_take
     claim, tries = queue.source.claim_on, itertools.count()
 
     def claim_on(*args: Any) -> Any:
-        if next(tries) == 1:  # the second, while the handler runs
+        if next(tries) == 1:  # the second, before a handler that takes longer than a drain is patient
             raise OperationalError("gone")
         return claim(*args)
 

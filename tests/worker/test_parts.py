@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
 from django_workqueue import Queue
 from django_workqueue.engine import Claim, Fence, Outcome, Verb
@@ -234,6 +235,28 @@ def test_what_a_dead_reader_leaves_is_bounded() -> None:
 
 
 # Outages and timeouts
+
+
+@pytest.mark.parametrize("part", ["claim", "settle"])
+def test_trouble_lasts_from_the_first_failure_until_a_success_or_until_nothing_is_tried(part: str) -> None:
+    outage, error = Outage("default"), OperationalError("gone")
+    patience = Patience(part, outage)
+    assert outage.lasting(0) is None
+    patience.failed(OperationalError("gone, at first"))
+    patience.failed(error)
+    assert outage.lasting(0) is error
+    assert outage.lasting(60) is None
+    patience.succeeded()
+    assert outage.lasting(0) is None
+    patience.failed(error)
+    patience.rests()  # its slots are busy: what failed a while ago says nothing of now
+    assert outage.lasting(0) is None
+
+
+def test_trouble_of_parts_that_may_have_nothing_left_to_try_does_not_last() -> None:
+    outage = Outage("default")
+    Patience("renew", outage).failed(OperationalError("gone"))
+    assert outage.lasting(0) is None
 
 
 def test_waiting_grows_with_jitter_to_a_ceiling_and_starts_anew_after_a_success() -> None:
