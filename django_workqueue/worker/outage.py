@@ -53,8 +53,7 @@ class Outage:
 
     def lasting(self, seconds: float) -> BaseException | None:
         """The last error of a part without which no work comes to its end, if it has failed for so long."""
-        for part in ESSENTIAL:
-            since, error = self.trouble.get(part, (time.monotonic(), None))
+        for since, error in filter(None, map(self.trouble.get, ESSENTIAL)):
             if time.monotonic() - since >= seconds:
                 return error
         return None
