@@ -161,16 +161,15 @@ def test_handlers_that_ignore_everything_do_not_keep_a_stop_from_its_deadline(st
         stage.fault(name)
         took[name] = round(stop(worker), 1)
         stage.workers.remove(worker)
+        if name == "ignore":  # given back; a process whose GIL is held can only be killed, with all that runs in it
+            assert {attempts for _, _, attempts in stage.ask_server(JOBS)} == {0}
         stage.ask_server("UPDATE workqueue_job SET available_at = now() + interval '1 hour' WHERE outcome IS NULL")
     assert max(took.values()) < 2 + 5 + 3
     stage.ask_server("UPDATE workqueue_job SET available_at = now() - interval '1 second' WHERE outcome IS NULL")
     stage.work(queues=["faults-hard"], FAULTS_TAME="1", **env)
     wait_until(lambda: None not in {outcome for _, outcome, _ in stage.ask_server(JOBS)}, 60)
     stage.stop_workers()
-    ended = stage.ask_server(JOBS)
-    assert {outcome for _, outcome, _ in ended} == {"completed"}
-    # Their processes can only be killed; the others gave back what they had.
-    assert {attempts for whim, _, attempts in ended if whim == "ignore-60"} == {1}
+    assert {outcome for _, outcome, _ in stage.ask_server(JOBS)} == {"completed"}
     report({"items": number, "faults": len(took), "stopped_after_s": took, "deadline_s": 2})
 
 
