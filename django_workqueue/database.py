@@ -140,6 +140,9 @@ class Connection:
         self.application = application
         self.patience = patience
         self.pooled = False
+        self.tables: dict[
+            Any, Any
+        ] = {}  # by model, the queryset that sends here: one costs as much as a short statement
         # Each of our statements has an index to go by. A plan kept from when a table was small must not scan it later.
         self._session = {"default_transaction_isolation": "read committed", "enable_seqscan": "off", "jit": "off"}
         if lock_timeout is not None:

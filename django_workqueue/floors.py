@@ -24,11 +24,11 @@ SETTLED = 1_000_000  # µs: no floor is later than this long ago, so that a comm
 RECENT_EVERY = 1.0  # seconds between looks from the floors of a while ago
 RECENT_AGE = 2.0
 RESCAN_EVERY = 10.0
-RESCAN_SHARE = 50  # a look from the beginning that took x is not repeated within 50 x …
+RESCAN_SHARE = 100  # a look from the beginning that took x is not repeated within 100 x …
 RESCAN_LEAST = 1.0  # … or a second: if it was the machine that was slow, that is soon found out
 DISCOVER_EVERY = 10.0
 CHEAP = 2_000  # µs that a look from the beginning may take …
-CHEAP_PER_ROW = 15  # … plus this for each row it leases
+CHEAP_PER_ROW = 7  # … plus this for each row it leases
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class InboxFloor:
     """From which id the fold looks: the first while that is cheap, else the highest seen a minute ago.
 
     Never from the newest: ids commit out of order, and a transaction may stay open for long; so every
-    `RESCAN_EVERY`, or 50 times what it cost, the fold looks from the first all the same.
+    `RESCAN_EVERY`, or 100 times what it cost, the fold looks from the first all the same.
     """
 
     AGE = 60.0

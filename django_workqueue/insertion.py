@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from django.db import DatabaseError, IntegrityError
 
@@ -48,13 +48,9 @@ class JobLane(lanes.CommitLane[Waiting, int]):
         self._pool: deque[int] = deque()
         self._pid = 0
 
-    def table(self, connection: Connection) -> WorkJobQuerySet:
-        """The statements on a connection."""
-        return job_table(self.using, connection)
-
     def write_on(self, connection: Connection, entries: list[Waiting]) -> list[int]:
         """Insert a batch. Repeated after a lost connection, it finds what has landed already by its ids."""
-        table: WorkJobQuerySet = self.table_on(connection)
+        table = job_table(self.using, connection)
         fresh = [entry for entry in entries if not entry.id]
         self._allot(table, fresh)
         try:
@@ -120,13 +116,9 @@ class JobLane(lanes.CommitLane[Waiting, int]):
 class RestampLane(lanes.CommitLane[int, None]):
     """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection."""
 
-    def table(self, connection: Connection) -> WorkJobQuerySet:
-        """The statements on a connection."""
-        return job_table(self.using, connection)
-
     def write_on(self, connection: Connection, entries: list[int]) -> None:
         """Let these jobs be available from now."""
-        self.table_on(connection).restamp(self.name, sorted(entries))
+        job_table(self.using, connection).restamp(self.name, sorted(entries))
 
     def restamp_later(self, ids: Sequence[int]) -> None:
         """Have it done; returns at once."""
@@ -161,8 +153,10 @@ def job_table(using: str | None, connection: Connection | None = None) -> WorkJo
     """The jobs' statements: on the calling thread's connection to the alias, or on one of our own."""
     from .models import WorkJob  # noqa: PLC0415 - the app registry may not be ready when queues are made
 
+    if connection is not None and (known := connection.tables.get(WorkJob)) is not None:
+        return cast("WorkJobQuerySet", known)
     rows: WorkJobQuerySet = WorkJob.objects.using(database.resolve(using))
-    return rows if connection is None else rows.on(connection)
+    return rows if connection is None else connection.tables.setdefault(WorkJob, rows.on(connection))
 
 
 def columns(entries: Sequence[Waiting]) -> NewJobs:

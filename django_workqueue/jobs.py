@@ -85,7 +85,7 @@ class JobQueue(Face[ListedSource]):
         `QueueClosed`, `EnqueueTimeout`, and `ValueError` for a naive `run_at` under `USE_TZ`.
         """
         options = self._options(kind, run_at, delay, priority, max_attempts)
-        return self._enqueue([self._waiting(kind, payload, options)], timeout)[0]
+        return self._enqueue(self._waiting(kind, [payload], options), timeout)[0]
 
     def enqueue_many(
         self,
@@ -100,7 +100,7 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """Add a job for each payload; their ids, in order. None is added if a payload is refused."""
         options = self._options(kind, run_at, delay, priority, max_attempts)
-        return self._enqueue([self._waiting(kind, payload, options) for payload in payloads], timeout)
+        return self._enqueue(self._waiting(kind, payloads, options), timeout)
 
     async def aenqueue(
         self,
@@ -115,7 +115,7 @@ class JobQueue(Face[ListedSource]):
     ) -> int:
         """`enqueue` for coroutines: awaits, and takes no thread."""
         options = self._options(kind, run_at, delay, priority, max_attempts)
-        return (await self._aenqueue([self._waiting(kind, payload, options)], timeout))[0]
+        return (await self._aenqueue(self._waiting(kind, [payload], options), timeout))[0]
 
     async def aenqueue_many(
         self,
@@ -130,7 +130,7 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """`enqueue_many` for coroutines."""
         options = self._options(kind, run_at, delay, priority, max_attempts)
-        return await self._aenqueue([self._waiting(kind, payload, options) for payload in payloads], timeout)
+        return await self._aenqueue(self._waiting(kind, payloads, options), timeout)
 
     def _options(
         self,
@@ -151,13 +151,13 @@ class JobQueue(Face[ListedSource]):
         due = 0.0 if delay is None else due_after(arguments.delay(delay))
         return priority, due, 0 if run_at is None else epoch_us(run_at), most
 
-    def _waiting(self, kind: str, payload: JSON, options: tuple[int, float, int, int]) -> Waiting:
+    def _waiting(self, kind: str, values: Iterable[JSON], options: tuple[int, float, int, int]) -> list[Waiting]:
+        dumps = payloads.dumps
         try:
-            text = payloads.dumps(payload)
+            return [Waiting(kind, dumps(value), *options, "{}") for value in values]
         except InvalidPayload as error:
             of_queue(error, self.name)
             raise
-        return Waiting(kind, text, *options, metadata="{}")
 
     @classmethod
     def _sharing(cls, name: str, using: str | None, retention: timedelta | None) -> JobQueue:

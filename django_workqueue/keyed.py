@@ -362,13 +362,9 @@ class KeyLane(lanes.CommitLane[Waiting, None]):
         """Count each enqueue, also of the same key."""
         ledger.count(self.name, enqueued=len(entries))
 
-    def table(self, connection: Connection) -> WorkItemQuerySet:
-        """The statements on a connection."""
-        return item_table(self.using, connection)
-
     def write_on(self, connection: Connection, entries: list[Waiting]) -> None:
         """Write one merged batch. Where an open transaction holds one of its rows, the batch goes to the inbox."""
-        table: WorkItemQuerySet = self.table_on(connection)
+        table = item_table(self.using, connection)
         try:
             table.enqueue(self.name, *merged(entries))
         except DatabaseError as error:
@@ -382,8 +378,10 @@ def item_table(using: str | None, connection: Connection | None = None) -> WorkI
     """The items' statements: on the calling thread's connection to the alias, or on one of our own."""
     from .models import WorkItem  # noqa: PLC0415 - the app registry may not be ready when queues are made
 
+    if connection is not None and (known := connection.tables.get(WorkItem)) is not None:
+        return cast("WorkItemQuerySet", known)
     rows: WorkItemQuerySet = WorkItem.objects.using(database.resolve(using))
-    return rows if connection is None else rows.on(connection)
+    return rows if connection is None else connection.tables.setdefault(WorkItem, rows.on(connection))
 
 
 def merged(waiting: Iterable[Waiting]) -> tuple[list[str], list[int], list[int]]:

@@ -100,7 +100,6 @@ class CommitLane(ABC, Generic[E, R]):
         self._face = face
         self._described = described
         self._registered = False
-        self._table: tuple[Connection | None, Any] = (None, None)
 
     @property
     def commits(self) -> Commits:
@@ -118,18 +117,6 @@ class CommitLane(ABC, Generic[E, R]):
         commits.lost = False
         self.count(commits.ledger, entries)
         return results
-
-    @abstractmethod
-    def table(self, connection: Connection) -> Any:
-        """The statements on a connection."""
-
-    def table_on(self, connection: Connection) -> Any:
-        """The same, made once for the connection of the group commit: a queryset costs as much as a short statement."""
-        known, table = self._table
-        if known is not connection:
-            table = self.table(connection)
-            self._table = (connection, table)
-        return table
 
     def count(self, ledger: metrics.Ledger, entries: list[E]) -> None:
         """Count what was written, if it was enqueued."""

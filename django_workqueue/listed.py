@@ -204,7 +204,7 @@ class ListedSource(LeasingSource):
     ) -> Claim:
         floors = self.floors_of(kinds)
         claim, rows = self.lease_rows(table, self._taker(table, lease, kinds, mark=mark), limit, lease, floors)
-        if not claim.full and not floors.dear:
+        if (mark or not rows) and not claim.full and not floors.dear:  # a worker's handlers need not wait for it
             self.sparing.do(lambda: self._bury(table))
         return self._delivered(table, claim, rows)
 

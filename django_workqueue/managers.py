@@ -36,7 +36,7 @@ def microseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1)
 
 
-def _sent(value: Any) -> Any:
+def sent(value: Any) -> Any:
     """The value as it is sent. Lists go as one text, whose type the statement's own cast then gives.
 
     psycopg would type a list of integers by its largest member; the cast would be a conversion, made anew for each
@@ -108,7 +108,7 @@ class WorkQuerySet(models.QuerySet[M]):
 
     def _send(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> Rows:
         text = statement.of(queue)
-        params = {name: _sent(value) for name, value in params.items()}
+        params = {name: sent(value) for name, value in params.items()}
         if self._own is not None:
             return self._own.execute(text, params, prepare=statement.prepare, ordered=statement.ordered)
         connection = connections[self._db or database.writes_to(self.model)]
@@ -334,7 +334,8 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
 
     def allot(self, count: int) -> list[int]:
         """Ids for jobs to come, ascending."""
-        return [number for (number,) in self.send(jobs.ALLOT, "", {"count": count})]
+        ids: list[int] = self.send(jobs.ALLOT, "", {"count": count})[0][0]
+        return ids
 
     def enqueue_now(
         self,

@@ -25,7 +25,7 @@ def dumps(value: JSON, *, name: str = "payload") -> str:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidPayload(_explain(value, name) or f"{name} is not JSON: {error}") from error
-    if "\\u0000" in text or not _encodable(text) or _is_deep(value, text):
+    if "\\u0000" in text or not (text.isascii() or _encodable(text)) or _is_deep(value, text):
         fault = _explain(value, name)
         if fault is not None:
             raise InvalidPayload(fault)
@@ -44,6 +44,8 @@ def loads(text: str | None) -> JSON:
 
 def _is_deep(value: Any, text: str) -> bool:
     """Whether it is nested too deep. Text with few brackets is not, and most is that."""
+    if len(text) <= 2 * DEEPEST:
+        return False
     return text.count("[") + text.count("{") > DEEPEST and _depth(value, DEEPEST + 1) > DEEPEST
 
 

@@ -1,9 +1,9 @@
 """The floor: the engine's own statements in a bare psycopg loop, and nothing around them.
 
 Claims 500 on one connection from where the last claim ended, calls the meter for each, completes the 500 on another,
-again. A producer's thread sends
-one statement a call on a connection of its own: what enqueuing costs without group commit. What the two kinds of
-queue share stands here; the statements are in `bare_items` and `bare_jobs`.
+again. A producer's thread sends one statement a call on a connection of its own: what enqueuing costs without group
+commit. Sessions are set up, and values sent, as the package does it. What the two kinds of queue share stands here; the
+statements are in `bare_items` and `bare_jobs`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psycopg
 from benchmarks import meter
 from benchmarks.contestants.given import DSN
 from django_workqueue.floors import HIGHEST_RANK, LOWEST_RANK
-from django_workqueue.managers import new_token
+from django_workqueue.managers import new_token, sent
 from django_workqueue.sql import Statement
 
 BATCH = 500
@@ -48,7 +48,8 @@ def work(claim: Claim, complete: bytes, start: Position) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     position = start
     with connect() as claims, connect() as completions:
-        claims.execute("SET synchronous_commit = off")  # as the worker's claims
+        claims.execute("SET synchronous_commit = off")
+        claims.execute("SET enable_sort = off")
         while not stop.is_set():
             claimed = claim(claims, parameters(start, position))
             if claimed is None:
@@ -56,7 +57,7 @@ def work(claim: Claim, complete: bytes, start: Position) -> None:
                 continue
             for number in claimed.numbers:
                 meter.started(number)
-            completions.execute(complete, claimed.completion, prepare=True)
+            execute(completions, complete, claimed.completion)
             position = claimed.position
 
 
@@ -75,7 +76,15 @@ def parameters(start: Position, position: Position) -> dict[str, Any]:
 
 def connect() -> Connection:
     """A connection that commits each statement."""
-    return psycopg.connect(DSN, autocommit=True)
+    connection = psycopg.connect(DSN, autocommit=True)
+    connection.execute("SET enable_seqscan = off")
+    connection.execute("SET jit = off")
+    return connection
+
+
+def execute(connection: Connection, statement: bytes, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
+    """Run a statement, prepared."""
+    return connection.execute(statement, {name: sent(value) for name, value in parameters.items()}, prepare=True)
 
 
 def text(statement: Statement, queue: str) -> bytes:

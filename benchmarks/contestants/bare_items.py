@@ -28,7 +28,7 @@ def work() -> None:
 
 def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim."""
-    rows = connection.execute(CLAIM, {**parameters, "max": 0}, prepare=False).fetchall()
+    rows = bare.execute(connection, CLAIM, {**parameters, "max": 0}).fetchall()
     keys = [row[2] for row in rows if row[2] is not None]
     if not keys:
         return None
@@ -42,4 +42,4 @@ class Producer(bare.Producer):
     def send(self, connection: bare.Connection, numbers: Sequence[int]) -> None:
         zeros = [0] * len(numbers)
         keys = list(map(key, numbers))
-        connection.execute(ENQUEUE, {"keys": keys, "priorities": zeros, "delays": zeros}, prepare=True)
+        bare.execute(connection, ENQUEUE, {"keys": keys, "priorities": zeros, "delays": zeros})

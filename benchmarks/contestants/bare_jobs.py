@@ -19,7 +19,7 @@ from django_workqueue.sql import jobs  # noqa: E402
 prepare = ours.prepare
 
 CLAIM = bare.text(jobs.CLAIM, queue.name)
-COMPLETE = bare.text(jobs.COMPLETE_KEEP, queue.name)
+COMPLETE = bare.text(jobs.COMPLETE_KEEP_CLAIM, queue.name)
 ENQUEUE = bare.text(jobs.ENQUEUE_INSIDE, queue.name)
 WORKER = "bare"
 
@@ -32,16 +32,15 @@ def work() -> None:
 def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim, with its payloads read."""
     given = {"kinds": [KIND], "mark": False, "worker": WORKER, "lapsed": 10}
-    answer = connection.execute(CLAIM, {**parameters, **given}, prepare=False).fetchall()
+    answer = bare.execute(connection, CLAIM, {**parameters, **given}).fetchall()
     rows = sorted((row[3:] for row in answer if row[3] is not None), key=lambda row: row[0])
     if not rows:
         return None
     completion = {
         "ids": [row[0] for row in rows],
-        "tokens": [parameters["token"]] * len(rows),
+        "token": parameters["token"],
         "ran": [0] * len(rows),
         "worker": WORKER,
-        "results": [None] * len(rows),
     }
     numbers = [json.loads(row[6])["number"] for row in rows]
     return bare.Claimed(numbers, completion, max((row[3], row[0]) for row in rows))
@@ -52,7 +51,8 @@ class Producer(bare.Producer):
 
     def send(self, connection: bare.Connection, numbers: Sequence[int]) -> None:
         count = len(numbers)
-        connection.execute(
+        bare.execute(
+            connection,
             ENQUEUE,
             {
                 "kinds": [KIND] * count,
@@ -63,5 +63,4 @@ class Producer(bare.Producer):
                 "run_ats": [0] * count,
                 "metadata": ["{}"] * count,
             },
-            prepare=True,
         ).fetchall()

@@ -17,7 +17,7 @@ _OPEN_BY_ID = "COALESCE(q.outcome, '') = ''"
 # Ids are allotted before the insert, so that a flush repeated after a lost connection finds its rows there.
 ALLOT = Statement(
     "job_allot",
-    "SELECT nextval('workqueue_job_id_seq') FROM generate_series(1, %(count)s::int)",
+    "SELECT array_agg(nextval('workqueue_job_id_seq')) FROM generate_series(1, %(count)s::int)",
 )
 
 _COLUMNS = "queue, kind, payload, priority, max_attempts, enqueued_at, available_at, metadata"

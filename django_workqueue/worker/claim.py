@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Protocol
 
 from django_workqueue import metrics, tracing
@@ -26,6 +26,7 @@ from .outage import Outage, Patience
 from .settle import Settler
 
 BEHIND = 4  # so many full claims may wait to be settled before nothing more is claimed
+BREATH = 0.00005  # seconds without the GIL, for the slot just woken to begin before the next claim is made up
 STALE = 1.0  # seconds that work in hand may wait for a slot before it is given back for others to take
 
 
@@ -180,6 +181,8 @@ class Claimer:
         if claim.works:
             tracing.claimed(lane.source.name, claim.works, monotonic() - sent_at)
             self._take_in_hand(lane, claim)
+            if not claim.full:
+                sleep(BREATH)
         elif quiet and not claim.full:
             look.dry = True
             self._checked()

@@ -7,6 +7,7 @@ connection at the moment it forks.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import selectors
@@ -148,6 +149,7 @@ class Supervisor:
 
     def _fork(self, number: int) -> None:
         connections.close_all()
+        gc.freeze()  # a collection in either process would take a copy of every page that they share
         sys.stdout.flush()
         sys.stderr.flush()
         ours, theirs = socket.socketpair()

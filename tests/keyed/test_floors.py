@@ -122,11 +122,11 @@ def test_a_look_may_take_longer_the_more_it_leases(clock):
     made = Floors("", clock)
     rows = [(0, NOW, str(number)) for number in range(500)]
     for _ in range(3):
-        assert claim(made, took=9_000, rows=rows, limit=500).beginning
+        assert claim(made, took=5_000, rows=rows, limit=500).beginning
 
 
-def test_what_is_dear_is_not_repeated_for_a_second_or_fifty_times_its_cost(clock):
-    for took, pause in ((20_001, 1.0), (FAR_TOO_DEAR, 5.5), (1_000_000, 50.0)):
+def test_what_is_dear_is_not_repeated_for_a_second_or_a_hundred_times_its_cost(clock):
+    for took, pause in ((20_001, 2.0), (FAR_TOO_DEAR, 11.0), (1_000_000, 100.0)):
         made = Floors("", clock)
         claim(made, took=took)
         clock.now += pause - 0.1
@@ -304,14 +304,14 @@ def test_an_inbox_that_turns_out_cheap_again_is_looked_at_from_its_first_entry(c
     assert inbox.since() == 0
 
 
-def test_what_is_done_sparingly_takes_a_fiftieth_of_the_time(clock):
+def test_what_is_done_sparingly_takes_a_hundredth_of_the_time(clock):
     sparing, done = Sparing(clock), []
 
     def work():
         done.append(clock.now)
         clock.now += 0.1
 
-    for _ in range(2000):
+    for _ in range(4000):
         sparing.do(work)
         clock.now += 0.01
     assert 3 <= len(done) <= 6

@@ -29,7 +29,7 @@ def test_what_is_cheap_is_done_each_time_and_what_is_dear_within_its_share(monke
     assert len(done) == 5
     took[0] = 0.1
     sparing.do(call)
-    for _ in range(49):
+    for _ in range(99):
         now[0] += 0.1
         sparing.do(call)
     assert len(done) == 6
