@@ -42,12 +42,13 @@ def markdown(
 
 def machine(server: str, rounds: int, seconds: float, scale: float) -> Iterator[str]:
     """Where and how."""
+    kernel = ".".join(platform.release().split(".")[:2])
     yield "# Benchmark"
     yield ""
     yield (
         f"{os.cpu_count()} cores ({processor()}), {memory()} of memory, shared by server, workers and harness; "
         f"PostgreSQL {server}, fsync on, 512 MB of shared buffers; Python {platform.python_version()}; "
-        f"{platform.system()} {platform.release()}. {rounds} round{'s' * (rounds > 1)}, contestants interleaved, "
+        f"{platform.system()} {kernel}. {rounds} round{'s' * (rounds > 1)}, contestants interleaved, "
         f"{seconds / 60:.0f} minutes. A cell is the median of the rounds (lowest to highest)."
     )
     if scale != 1:

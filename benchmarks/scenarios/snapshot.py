@@ -1,7 +1,7 @@
 """What a transaction that stays open elsewhere costs: nothing that is worked meanwhile can be vacuumed.
 
-A backlog is drained while another session holds a snapshot; the rate of the first 10,000 jobs is compared with that of
-the last 10,000. Ours with its defaults, 200,000; the peers with their best settings and what they can do.
+A backlog is drained while another session holds a snapshot; how fast the last 10,000 jobs were started is compared
+with the first 10,000. Ours with its defaults, 200,000; the peers with their best settings and what they can do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(arena: Arena, results: Results, round_: int, scale: float) -> None:
     starts = drained.starts
     one, other = boundary(starts, edge), boundary(starts, len(starts) - edge)
     first = one / (starts[one] - starts[0]) * 1e9
-    last = (len(starts) - other) / (drained.ended - starts[other]) * 1e9
+    last = (len(starts) - 1 - other) / (starts[-1] - starts[other]) * 1e9
     for variant, value in ((FIRST, first), (LAST, last), ("last / first", last / first)):
         results.add(Key(NAME, contestant.name, label, variant), round_, value)
 
