@@ -13,7 +13,7 @@ from datetime import timedelta
 from django.db import DatabaseError
 
 from .database import Verdict, verdict
-from .floors import InboxFloor
+from .floors import InboxFloor, Sparing
 from .managers import WorkItemQuerySet
 
 FOLD_LIMIT = 1000
@@ -30,6 +30,7 @@ class Inbox:
     def __init__(self, queue: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.queue = queue
         self.floor = InboxFloor(clock)
+        self._sparing = Sparing(clock)  # of asking whether there is anything to fold
         self._clock = clock
         self._lock = threading.Lock()  # guards what follows
         self._limit = FOLD_LIMIT
@@ -41,6 +42,8 @@ class Inbox:
         The statement skips a row that somebody's open transaction has locked. One that it has inserted nobody
         else can see, and so not skip: that one the statement waits for, briefly, and then the fold goes around it.
         """
+        if not self._holds(table):
+            return
         since, limit, waits = self.floor.since(), self._limit, 0
         for _ in range(FOLD_ROUNDS):
             patience = PATIENCE if limit in (1, FOLD_LIMIT) else HASTE
@@ -65,6 +68,12 @@ class Inbox:
             if short or highest is None:
                 return
             since = highest + 1
+
+    def _holds(self, table: WorkItemQuerySet) -> bool:
+        """Whether there may be something in it."""
+        answers: list[bool] = []
+        self._sparing.do(lambda: answers.append(table.inbox_holds(self.queue)))
+        return not answers or answers[0]
 
     def fold_own(self, table: WorkItemQuerySet, tx: int) -> None:
         """Fold what the open transaction `tx` has enqueued, and nobody else's."""

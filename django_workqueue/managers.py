@@ -164,6 +164,10 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         looked, _held, highest, _took = self.send(items.FOLD_OWN, queue, {"tx": tx, "since": since, "limit": limit})[0]
         return looked, highest
 
+    def inbox_holds(self, queue: str) -> bool:
+        """Whether there is anything to fold."""
+        return bool(self.send(items.INBOX_HOLDS, queue, {})[0][0])
+
     def first_in_inbox(self, queue: str, *, since: int, aside: Sequence[int]) -> int | None:
         """The lowest id from `since` on, but those `aside`."""
         rows = self.send(items.INBOX_FIRST, queue, {"since": since, "aside": list(aside)})

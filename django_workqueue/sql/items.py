@@ -88,6 +88,9 @@ _ASIDE = "i.id <> ALL (%(aside)s::bigint[])"
 FOLD = Statement("inbox_fold", _FOLD.replace("{WHOSE}", f"{_SINCE} AND {_ASIDE} AND {_PATIENT}"), prepare=False)
 FOLD_OWN = Statement("inbox_fold_own", _FOLD.replace("{WHOSE}", f"i.tx = %(tx)s::bigint AND {_SINCE}"), prepare=False)
 
+# What a fold has to do. It is asked first, because a fold is planned afresh each time, which costs ten times as much.
+INBOX_HOLDS = Statement("inbox_holds", "SELECT EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {Q})")
+
 INBOX_FIRST = Statement(
     "inbox_first",
     f"SELECT i.id FROM workqueue_inbox i WHERE i.queue = {{Q}} AND {_SINCE} AND {_ASIDE} ORDER BY i.id LIMIT 1",
