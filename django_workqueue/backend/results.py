@@ -133,17 +133,24 @@ def first_start(row: WorkJob) -> datetime | None:
     """When the first attempt that counts began."""
     if not row.worker_ids:
         return None
-    marked = (noted(row.metadata) or {}).get("started_at") or (row.errors[0].get("started") if row.errors else None)
+    attempts = _attempts(row)
+    marked = (noted(row.metadata) or {}).get("started_at") or (attempts[0].get("started") if attempts else None)
     return row.started_at if marked is None else moment(marked)
 
 
 def _last_known_start(row: WorkJob) -> datetime | None:
     """Of what waits for another attempt in a worker's hand."""
-    marked = row.errors[-1].get("started") if row.errors else None
+    attempts = _attempts(row)
+    marked = attempts[-1].get("started") if attempts else None
     return None if marked is None else moment(marked)
 
 
+def _attempts(row: WorkJob) -> list[dict[str, Any]]:
+    """What is known of the attempts that failed; an entry that is no object is another program's."""
+    return [entry for entry in row.errors if isinstance(entry, dict)]
+
+
 def _errors(row: WorkJob) -> Iterable[TaskError]:
-    yield from map(error_of, row.errors)
+    yield from map(error_of, _attempts(row))
     if row.outcome == JobStatus.CANCELLED:
         yield TaskError(exception_class_path=CANCELLED, traceback="The task was cancelled.\n")

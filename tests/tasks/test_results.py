@@ -87,6 +87,16 @@ def test_a_result_stays_readable_when_its_queue_has_left_queues(work: Work) -> N
         assert tasks.meaning_of_life.get_result(result.id) == read
 
 
+@pytest.mark.parametrize("errors", ['["a text"]', "[3, null]", "[[]]"])
+def test_a_result_stays_readable_when_another_program_has_spoiled_its_history(errors: str, work: Work) -> None:
+    result = tasks.meaning_of_life.enqueue()
+    alter(result, "errors = %(errors)s::jsonb", errors=errors)
+    assert default_task_backend.get_result(result.id).errors == []
+    work()
+    read = default_task_backend.get_result(result.id)
+    assert (read.status, read.return_value, read.errors) == (SUCCESSFUL, 42, [])
+
+
 def test_a_result_stays_readable_when_its_function_is_gone(work: Work) -> None:
     result = tasks.meaning_of_life.enqueue("an argument")
     for path in ("tests.tasks.shop.tasks.gone", "tests.tasks.no_such_module.gone", "gone", "tests.tasks.shop.tasks.os"):
