@@ -1,6 +1,7 @@
 """Durable background work for Django on the PostgreSQL it already has: sets of keys, and lists of jobs."""
 
 from .backoff import exponential
+from .delivery import Job
 from .exceptions import (
     EmptyKey,
     EnqueueTimeout,
@@ -21,7 +22,6 @@ from .exceptions import (
 from .jobs import JobQueue
 from .keyed import Item
 from .keys import KeyCodec
-from .listed import Job
 from .pubsub import Subscriber, publish
 from .queues import Entry, Queue
 from .stats import QueueStats

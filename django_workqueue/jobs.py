@@ -16,12 +16,13 @@ from django.utils import timezone
 
 from . import arguments, database, engine, payloads, stats, tracing
 from .backoff import Backoff, exponential
+from .delivery import Job
 from .exceptions import InvalidPayload, Retry, of_queue
 from .faces import Face
 from .insertion import Waiting, carry
 from .keys import check_name, check_priority, has_control_characters
 from .lanes import due_after
-from .listed import Job, ListedSource, Settings
+from .listed import ListedSource, Settings
 from .payloads import JSON
 from .stats import QueueStats
 from .status import JobStatus

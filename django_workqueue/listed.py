@@ -8,27 +8,25 @@ from __future__ import annotations
 import json
 import logging
 import time
-import traceback
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from django.conf import settings as django_settings
 from django.db import connections
-from django.utils import timezone
 
 from . import database, lanes, metrics, notify, payloads
 from .backoff import exponential
 from .database import Connection
-from .engine import Claim, Fence, Outcome, Settled, Source, Verb, worker_id
+from .delivery import NO_FENCE, Job, Start, error_entry
+from .engine import Claim, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload, Retry, is_permanent, of_queue
 from .floors import Floors
 from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table
 from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, Settling, WorkJobQuerySet, microseconds
-from .text import cut, exception_path, message, told
+from .text import told
 
 if TYPE_CHECKING:
     from .managers import WorkQuerySet
@@ -42,8 +40,6 @@ LAPSED_AT_ONCE = 10  # of one claim: what kills its worker takes no more than th
 LATE = 0.5  # seconds that a transaction may stay open before its jobs are stamped anew
 PRUNE_BATCH = 1000
 MAX_KINDS = 64  # sets of kinds whose floors one process remembers
-MAX_TRACEBACK = 20_000  # characters
-NO_FENCE = Fence(0, 0.0)
 TASK = "task"  # the key in the metadata of jobs that are tasks of Django's
 LOOK_AT_FIRST = 1000  # jobs, for kinds without a handler …
 LOOK_EVERY = 5.0  # … seconds apart …
@@ -51,53 +47,6 @@ LOOK_SHARE = 50  # … or where a look took long, so many times that
 LAPSED = json.dumps(
     {"type": "django_workqueue.exceptions.LeaseLapsed", "message": "the lease lapsed during the last attempt"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What was noted of a job's start: the server's time, and all who have started it, this process last."""
-
-    at: datetime
-    worker_ids: list[str]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A claimed job. `attempts` is 1 on the first delivery; times are aware under `USE_TZ`, else local."""
-
-    id: int
-    queue: str
-    kind: str
-    payload: payloads.JSON = field(hash=False)
-    attempts: int
-    max_attempts: int
-    priority: int
-    run_at: datetime
-    enqueued_at: datetime
-    last_error: str | None = None
-    reclaimed: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    _fence: Fence = field(default=NO_FENCE, repr=False, compare=False)
-    _due: int = field(default=0, repr=False, compare=False)  # µs since the server's epoch
-    _enqueued: int = field(default=0, repr=False, compare=False)
-    _start: Start | None = field(default=None, repr=False, compare=False)
-
-    def __getattr__(self, name: str) -> Any:
-        """What claims leave out of the job until it is asked for: few handlers look at it."""
-        make = _LATER.get(name)
-        if make is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        value = self.__dict__[name] = make(self)
-        return value
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the job was cancelled, or its lease is lost: the outcome is dropped, so the handler may stop."""
-        return self.id in self._fence.lost
-
-    @property
-    def _ident(self) -> int:
-        return self.id
 
 
 @dataclass(frozen=True)
@@ -487,33 +436,6 @@ class ListedSource(LeasingSource):
 
 OUTCOMES = ("completed", "dead", "cancelled")
 _COUNTED = (Verb.FAIL, Verb.FINISH)
-
-
-def moment(epoch_us: int) -> datetime:
-    """A server's time for people: aware, or local without a zone where `USE_TZ` is off."""
-    aware = datetime.fromtimestamp(epoch_us / 1_000_000, UTC)
-    return aware if django_settings.USE_TZ else timezone.make_naive(aware)
-
-
-_LATER: dict[str, Callable[[Job], Any]] = {
-    "run_at": lambda job: moment(job._due),
-    "enqueued_at": lambda job: moment(job._enqueued),
-    "metadata": lambda _: {},
-}
-
-
-def error_entry(error: BaseException | None) -> str | None:
-    """One attempt's error, as the history keeps it. The server adds the time and the attempt's number."""
-    if error is None:
-        return None
-    shown = "".join(traceback.format_exception(error))
-    entry = {
-        "type": cut(exception_path(error)),
-        "message": cut(message(error)),
-        "traceback": cut(shown, MAX_TRACEBACK, keep_end=True),
-        "worker": worker_id(),
-    }
-    return json.dumps(entry)
 
 
 def _starters(text: str) -> list[str]:

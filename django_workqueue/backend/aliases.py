@@ -16,8 +16,9 @@ from django.db import Error
 
 from django_workqueue import conf, engine
 from django_workqueue.database import Connection
+from django_workqueue.delivery import Job
 from django_workqueue.jobs import JobQueue
-from django_workqueue.listed import Job, ListedSource
+from django_workqueue.listed import ListedSource
 from django_workqueue.sql import jobs as sql
 
 from . import results, running, tasks

@@ -17,8 +17,9 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from django_workqueue import payloads
+from django_workqueue.delivery import Job
 from django_workqueue.exceptions import HandlerTimeout, PermanentError, Retry, is_permanent
-from django_workqueue.listed import Job, ListedSource
+from django_workqueue.listed import ListedSource
 from django_workqueue.text import exception_path
 
 from . import results
