@@ -310,18 +310,6 @@ class KeyedSource(LeasingSource):
             return Settled(snoozed=released, lost=lost)
         return Settled(returned=released, lost=lost)
 
-    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
-        """Renew leases without waiting; the keys renewed."""
-        return self.table(connection).extend(self.name, idents, token, lease)
-
-    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
-        """The keys whose rows still carry the token."""
-        return self.table(connection).held(self.name, idents, token)
-
-    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
-        """The tokens that the rows carry; 0 for those that nobody holds."""
-        return self.table(connection).tokens(self.name, idents)
-
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
         return {

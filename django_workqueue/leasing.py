@@ -96,6 +96,21 @@ class LeasingSource(Source):
     def settle(self, table: Any, outcomes: Sequence[Outcome]) -> Settled:
         """Write what became of the work, fenced, in statements of one queue each."""
 
+    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
+        """Renew leases without waiting; the idents renewed."""
+        renewed: list[Any] = self.table(connection).extend(self.name, idents, token, lease)
+        return renewed
+
+    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
+        """The idents whose rows still carry the token."""
+        held: list[Any] = self.table(connection).held(self.name, idents, token)
+        return held
+
+    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
+        """The tokens that the rows carry; 0 for those that nobody holds."""
+        tokens: dict[Any, int] = self.table(connection).tokens(self.name, idents)
+        return tokens
+
     def register_on(self, connection: Connection) -> None:
         """Tell the table of queues that this one exists."""
         lanes.register_queue(connection, self.name, self.face, self.described())

@@ -394,18 +394,6 @@ class ListedSource(LeasingSource):
             worker_id(),
         )
 
-    def extend_on(self, connection: Connection, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
-        """Renew leases without waiting; the ids renewed."""
-        return self.table(connection).extend(self.name, idents, token, lease)
-
-    def held_on(self, connection: Connection, token: int, idents: Sequence[Any]) -> list[Any]:
-        """The ids whose rows still carry the token."""
-        return self.table(connection).held(self.name, idents, token)
-
-    def tokens_on(self, connection: Connection, idents: Sequence[Any]) -> dict[Any, int]:
-        """The tokens that the rows carry; 0 for those that nobody holds."""
-        return self.table(connection).tokens(self.name, idents)
-
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
         return {
