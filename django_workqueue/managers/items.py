@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 
 from ..sql import items, stats
-from .sending import EVERYWHERE, Claimed, Interval, WorkQuerySet, microseconds
+from .sending import EVERYWHERE, Claimed, Interval, WorkQuerySet, columns, microseconds
 
 if TYPE_CHECKING:
     from ..models import WorkItem  # noqa: F401 - in the string of a generic base
@@ -67,15 +67,11 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         intervals: Sequence[Interval] = EVERYWHERE,
     ) -> Claimed:
         """Lease up to `limit` due items under `token`, interval by interval."""
-        lo, since, after, hi = map(list, zip(*intervals, strict=True))
         rows = self.send(
             items.CLAIM,
             queue,
             {
-                "lo": lo,
-                "since": since,
-                "after": after,
-                "hi": hi,
+                **columns(intervals),
                 "limit": limit,
                 "lease": microseconds(lease),
                 "token": token,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models
 
 from ..sql import jobs, stats
-from .sending import Claimed, Interval, WorkQuerySet, microseconds
+from .sending import Claimed, Interval, WorkQuerySet, columns, microseconds
 
 if TYPE_CHECKING:
     from ..models import WorkJob  # noqa: F401 - in the string of a generic base
@@ -116,15 +116,11 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
 
         `mark` counts them as started at once.
         """
-        lo, since, after, hi = map(list, zip(*intervals, strict=True))
         rows = self.send(
             jobs.CLAIM,
             queue,
             {
-                "lo": lo,
-                "since": since,
-                "after": after,
-                "hi": hi,
+                **columns(intervals),
                 "limit": limit,
                 "lease": microseconds(lease),
                 "token": token,

@@ -6,7 +6,7 @@ Which statements there are is for `items` and `jobs`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,12 @@ M = TypeVar("M", bound=models.Model)
 # Where a claim may look: (lowest rank, floor's µs, floor's key, highest rank); a rank is a negated priority.
 Interval = tuple[int, int, Any, int]
 EVERYWHERE: tuple[Interval, ...] = ((-(2**31) + 1, 0, "", 2**31 - 1),)
+
+
+def columns(intervals: Sequence[Interval]) -> dict[str, list[Any]]:
+    """Where to look, as the claims' statements name it."""
+    lo, since, after, hi = map(list, zip(*intervals, strict=True))
+    return {"lo": lo, "since": since, "after": after, "hi": hi}
 
 
 def microseconds(duration: timedelta) -> int:
