@@ -152,7 +152,6 @@ class Source(ABC):
     max_claim: int
     max_attempts: int = 0  # of what does not say so itself; 0 is without end
     min_wake_interval: timedelta
-    marks_starts: bool  # whether start_on has anything to do
     cancels: bool = False  # whether work can be taken back while it runs, which `tokens_on` then tells
     handlers: list[Handler]
     finder: Finder | None = None  # see `add_finder`
@@ -171,8 +170,8 @@ class Source(ABC):
         """What `extend_on`, `held_on` and `Fence.lost` know each piece of work by, in order: plain `str` or `int`."""
 
     def marks_start(self, work: Any) -> bool:
-        """Whether `work` must pass through `start_on` just before it starts; only asked where `marks_starts`."""
-        return self.marks_starts
+        """Whether `work` must pass through `start_on` just before it starts; only asked of a claim that `marks`."""
+        return False
 
     @abstractmethod
     def start_on(self, connection: Connection, works: Sequence[Any]) -> list[Any]:

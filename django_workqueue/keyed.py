@@ -91,7 +91,6 @@ class KeyedSource(LeasingSource):
 
     face = "items"
     first_ident = ""
-    marks_starts = False
 
     def __init__(self, name: str, using: str | None, settings: Settings) -> None:
         super().__init__(name, using)

@@ -80,7 +80,6 @@ class ListedSource(LeasingSource):
 
     face = "jobs"
     first_ident = 0
-    marks_starts = True
     cancels = True
     max_claim = MAX_CLAIM
     min_wake_interval = timedelta(milliseconds=100)

@@ -205,7 +205,7 @@ class Group:
 
     async def _outcomes(self, slot: Slot, lane: Lane, call: Call, batch: Batch, works: list[Any]) -> list[Outcome]:
         startable = [work for work in works if batch.may_start(work)]
-        if startable and lane.source.marks_starts and lane.source.marks_start(startable[0]):
+        if startable and batch.marks and lane.source.marks_start(startable[0]):
             startable = startable if await self._mark(lane, batch, startable[0]) else []
         may = set(map(id, startable))
         outcomes = [Outcome(work, Verb.RETURN) for work in works if id(work) not in may]

@@ -203,7 +203,7 @@ class Slot:
     def _admitted(self, lane: Lane, batch: Batch, work: Any) -> bool:
         if not batch.may_start(work):
             return False
-        if lane.source.marks_starts and lane.source.marks_start(work):
+        if batch.marks and lane.source.marks_start(work):
             return self.pool.starter.start(lane, batch, work) and batch.may_start(work)
         return True
 
