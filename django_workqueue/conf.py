@@ -1,15 +1,11 @@
-"""The settings, judged once and again whenever Django says that one has changed, as `override_settings` has it do."""
+"""The settings, read and judged at each use."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-from django.conf import settings
+from django.conf import Settings, settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
-
-T = TypeVar("T")
 
 DEFAULTS: dict[str, Any] = {
     "WORKQUEUE_DATABASE": "default",
@@ -18,31 +14,18 @@ DEFAULTS: dict[str, Any] = {
     "WORKQUEUE_POLL_INTERVAL": timedelta(seconds=5),
     "WORKQUEUE_ENQUEUE_TIMEOUT": timedelta(seconds=10),
     "WORKQUEUE_BATCH_MAX": 1000,
-    "WORKQUEUE_MIDDLEWARE": (),
+    "WORKQUEUE_MIDDLEWARE": [],
     "WORKQUEUE_AUTODISCOVER": "tasks",
     "WORKQUEUE_HISTORY": timedelta(days=7),
 }
 
 
-_forgets: list[Callable[[], None]] = []
-
-
-def _kept(read: Callable[[], T]) -> Callable[[], T]:
-    """Keep what it returns: looking a setting up costs as much as the rest of an enqueue's bookkeeping."""
-    kept = cache(read)
-    _forgets.append(kept.cache_clear)
-    return kept
-
-
-def _changed(**_: Any) -> None:
-    for forget in _forgets:
-        forget()
-
-
-setting_changed.connect(_changed)
-
-
 def _setting(name: str) -> Any:
+    # Every enqueue asks for some. Asked for what it does not have, `settings` takes as long as the rest of the
+    # bookkeeping together; where nothing overrides a project's own settings, they are plain attributes.
+    plain = object.__getattribute__(settings, "_wrapped")
+    if type(plain) is Settings:
+        return plain.__dict__.get(name, DEFAULTS[name])
     return getattr(settings, name, DEFAULTS[name])
 
 
@@ -55,38 +38,37 @@ def _duration(name: str) -> timedelta:
     return value
 
 
-@_kept
 def database() -> str:
     """The alias that holds the queues."""
     return str(_setting("WORKQUEUE_DATABASE"))
 
 
-@_kept
 def notify() -> bool:
     """Whether enqueues wake idle workers through NOTIFY."""
     return bool(_setting("WORKQUEUE_NOTIFY"))
 
 
-@_kept
 def listen_database() -> str | None:
     """The alias to LISTEN on, where the queues' own goes through a transaction-pooling proxy."""
     alias: str | None = _setting("WORKQUEUE_LISTEN_DATABASE")
     return alias
 
 
-@_kept
+def listen_alias(alias: str) -> str:
+    """Where to LISTEN for what is sent on `alias`: the setting stands in for the queues' own, and for no other."""
+    return (listen_database() or alias) if alias == database() else alias
+
+
 def poll_interval() -> timedelta:
     """How often an idle worker looks without having been woken."""
     return _duration("WORKQUEUE_POLL_INTERVAL")
 
 
-@_kept
 def enqueue_timeout() -> timedelta:
     """How long an enqueue waits for its group commit before `EnqueueTimeout`."""
     return _duration("WORKQUEUE_ENQUEUE_TIMEOUT")
 
 
-@_kept
 def batch_max() -> int:
     """The most entries of one group-committed statement."""
     value = _setting("WORKQUEUE_BATCH_MAX")
@@ -95,7 +77,6 @@ def batch_max() -> int:
     return value
 
 
-@_kept
 def middleware() -> Sequence[str | Callable[..., Any]]:
     """Dotted paths of the middleware around each handler; the first is outermost."""
     paths = _setting("WORKQUEUE_MIDDLEWARE")
@@ -104,7 +85,6 @@ def middleware() -> Sequence[str | Callable[..., Any]]:
     return paths
 
 
-@_kept
 def autodiscover() -> str | None:
     """The module of each installed app that is imported to find handlers; None finds nothing."""
     module = _setting("WORKQUEUE_AUTODISCOVER")
@@ -113,7 +93,6 @@ def autodiscover() -> str | None:
     return module
 
 
-@_kept
 def history() -> timedelta:
     """How long minute counters are kept."""
     return _duration("WORKQUEUE_HISTORY")

@@ -5,6 +5,7 @@ Knows nothing of queues; every statement it is given commits by itself.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import logging
@@ -349,11 +350,21 @@ def inside_transaction(alias: str) -> bool:
     return not autocommit
 
 
-async def ainside_transaction(alias: str) -> bool:
-    """The same for a coroutine: whether the sync code behind it, if there is any, holds a transaction."""
+async def ainside_transaction(alias: str, timeout: float) -> bool:
+    """The same for a coroutine: whether the sync code behind it, if there is any, holds a transaction.
+
+    Raises `TimeoutError` where that code's thread, which alone can tell, is busy with something else for so long.
+    """
     if not _sync_thread_behind():
         return False
-    return await sync_to_async(inside_transaction)(alias)
+    asking = asyncio.ensure_future(sync_to_async(inside_transaction)(alias))
+    try:
+        done, _ = await asyncio.wait({asking}, timeout=timeout)
+    finally:
+        asking.cancel()
+    if not done:
+        raise TimeoutError
+    return asking.result()
 
 
 def _sync_thread_behind() -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
@@ -14,9 +15,9 @@ from typing import Any, Generic, Self, TypeVar
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
-from . import arguments, conf, engine, notify
+from . import arguments, conf, database, engine, notify
 from .backoff import Backoff
-from .exceptions import QueueClosed
+from .exceptions import EnqueueTimeout, QueueClosed
 from .leasing import LeasingSource
 
 S = TypeVar("S", bound=LeasingSource)
@@ -69,11 +70,15 @@ class Face(Generic[S]):
         return self.source.is_paused_here()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush what this process enqueued, then refuse more through this object. Idempotent."""
+        """Flush what this process enqueued to the queue, and refuse more through this object. Idempotent.
+
+        What is not written in `timeout` seconds (None: however long it takes) is given up: whoever still waits for it
+        gets `EnqueueTimeout`.
+        """
         self._closed = True
         if self._wakeup is not None:
             self._wakeup.close()
-        self.source.commits.batcher.flush(timeout)
+        self.source.commits.batcher.finish_lane(self.source.lane, timeout)
 
     async def apause(self) -> None:
         """`pause` for coroutines."""
@@ -104,6 +109,18 @@ class Face(Generic[S]):
         if not timeout > 0:
             raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")
         return timeout
+
+    async def _ainside(self, timeout: float) -> tuple[bool, float]:
+        """Whether a coroutine's enqueue rides a transaction, and the seconds left. Raises `EnqueueTimeout`."""
+        began = time.monotonic()
+        try:
+            inside = await database.ainside_transaction(self.source.alias, timeout)
+        except TimeoutError:
+            raise EnqueueTimeout(
+                f"Queue {self.name!r}: nothing was enqueued in {timeout:g} s. The thread of this coroutine's sync code "
+                "is busy, and only there can be seen whether a transaction is open."
+            ) from None
+        return inside, max(timeout - (time.monotonic() - began), 0.001)
 
     def _decorator(
         self,

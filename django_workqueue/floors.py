@@ -24,8 +24,7 @@ SETTLED = 1_000_000  # µs: no floor is later than this long ago, so that a comm
 RECENT_EVERY = 1.0  # seconds between looks from the floors of a while ago
 RECENT_AGE = 2.0
 RESCAN_EVERY = 10.0
-RESCAN_SHARE = 100  # a look from the beginning that took x is not repeated within 100 x …
-RESCAN_LEAST = 1.0  # … or a second: if it was the machine that was slow, that is soon found out
+RESCAN_LEAST = 1.0  # if it was the machine that was slow, that is soon found out
 DISCOVER_EVERY = 10.0
 CHEAP = 2_000  # µs that a look from the beginning may take …
 CHEAP_PER_ROW = 7  # … plus this for each row it leases
@@ -37,6 +36,15 @@ class Look:
 
     intervals: list[Interval]
     beginning: bool
+
+
+def rescan_in(took: float) -> float:
+    """When to look from the beginning again after a look that took so long, in seconds: in a hundredth of the time.
+
+    Of what takes longer than a tenth of a second that would be too seldom: every ten seconds then, as long as that is
+    no more than a fiftieth of the time.
+    """
+    return max(RESCAN_LEAST, min(100 * took, max(RESCAN_EVERY, 50 * took)))
 
 
 class Floors:
@@ -128,7 +136,7 @@ class Floors:
         self._over_budget += 1
         if self._dear or self._over_budget >= 2 or took > 10 * budget:
             self._dear = True
-            self._rescan_at = self._clock() + max(RESCAN_LEAST, RESCAN_SHARE * took / 1e6)
+            self._rescan_at = self._clock() + rescan_in(took / 1e6)
 
     def _from_the_beginning(self) -> Look:
         return Look(self._intervals(dict.fromkeys(self._floors, self._start)), beginning=True)
@@ -172,14 +180,14 @@ class Sparing:
         call()
         now = self._clock()
         if (now - began) * 1e6 > CHEAP:
-            self._again_at = now + RESCAN_SHARE * (now - began)
+            self._again_at = now + rescan_in(now - began)
 
 
 class InboxFloor:
     """From which id the fold looks: the first while that is cheap, else the highest seen a minute ago.
 
     Never from the newest: ids commit out of order, and a transaction may stay open for long; so every
-    `RESCAN_EVERY`, or 100 times what it cost, the fold looks from the first all the same.
+    `RESCAN_EVERY`, or 50 times what it cost, the fold looks from the first all the same.
     """
 
     AGE = 60.0
@@ -211,4 +219,4 @@ class InboxFloor:
                 self._seen.append((now, highest))
             if since == 0:
                 self._dear = took > self.CHEAP + 20 * count
-                self._rescan_at = now + max(RESCAN_EVERY, RESCAN_SHARE * took / 1e6)
+                self._rescan_at = now + max(RESCAN_EVERY, rescan_in(took / 1e6))

@@ -206,7 +206,8 @@ class JobQueue(Face[ListedSource]):
 
     async def _aput(self, waiting: list[Waiting], timeout: float) -> list[int]:
         source = self.source
-        if await database.ainside_transaction(source.alias):
+        inside, timeout = await self._ainside(timeout)
+        if inside:
             ids = await sync_to_async(source.enqueue_inside)(waiting)
         else:
             ids = await source.commits.batcher.asubmit(source.lane, waiting, timeout) or []

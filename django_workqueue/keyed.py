@@ -107,11 +107,6 @@ class KeyedSource(LeasingSource):
         """The statements: on the calling thread's connection, or on one of our own."""
         return item_table(self.using, connection)
 
-    @property
-    def commits(self) -> lanes.Commits:
-        """The group commit that enqueues join."""
-        return self.lane.commits
-
     # producing
 
     def enqueue_inside(self, waiting: Sequence[Waiting]) -> None:

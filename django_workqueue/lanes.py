@@ -36,7 +36,7 @@ IDLE_AFTER_IN_TESTS = 1.0  # … soon enough for DROP DATABASE, which waits 5 s 
 
 _DISPOSITIONS = {
     Verdict.RETRY: Disposition.RETRY,
-    Verdict.LOCKED: Disposition.RETRY,
+    Verdict.LOCKED: Disposition.WAIT,
     Verdict.RECONNECT: Disposition.RECONNECT,
     Verdict.REFUSED: Disposition.REFUSE,
 }
@@ -95,7 +95,6 @@ class CommitLane(ABC, Generic[E, R]):
 
     def __init__(self, name: str, face: str, using: str | None, described: dict[str, Any]) -> None:
         self.name = name
-        self.closed = False
         self.using = using
         self._face = face
         self._described = described
@@ -185,7 +184,6 @@ class _Nudge:
     """Writes nothing, but has the batcher's thread look at its chores."""
 
     name = "counters"
-    closed = False
 
     def write(self, entries: list[Any]) -> None: ...
 

@@ -37,6 +37,7 @@ class LeasingSource(Source):
 
     face: str
     first_ident: str | int
+    lane: lanes.CommitLane[Any, Any]
 
     def __init__(self, name: str, using: str | None) -> None:
         self.name = name
@@ -51,9 +52,9 @@ class LeasingSource(Source):
         return database.resolve(self.using)
 
     @property
-    @abstractmethod
     def commits(self) -> lanes.Commits:
         """The group commit that the queue's enqueues join."""
+        return self.lane.commits
 
     @abstractmethod
     def table(self, connection: Connection | None = None) -> Any:

@@ -102,11 +102,6 @@ class ListedSource(LeasingSource):
         """The statements: on the calling thread's connection, or on one of our own."""
         return job_table(self.using, connection)
 
-    @property
-    def commits(self) -> lanes.Commits:
-        """The group commit that enqueues join."""
-        return self.lane.commits
-
     # producing
 
     def enqueue_inside(self, waiting: Sequence[Waiting]) -> list[int]:

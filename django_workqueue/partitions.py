@@ -142,9 +142,12 @@ def drop(queue: str, face: str, using: str | None = None, *, purge: bool = False
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
         "own": sql.Identifier(own.table),
+        "queue": sql.Literal(queue),
     }
 
     def fill_in(run: Callable[[str], None]) -> None:
+        if purge and face == "items":
+            run("DELETE FROM workqueue_inbox WHERE queue = {queue}")  # before any lock on items that a fold wants
         run("LOCK TABLE {parent} IN ACCESS EXCLUSIVE MODE")  # DETACH wants it; and so all partitions, in order
         run("ALTER TABLE {parent} DETACH PARTITION {own}")
         if not purge:

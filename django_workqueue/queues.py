@@ -158,7 +158,8 @@ class Queue(Face[KeyedSource], Generic[K]):
             return
         source = self.source
         with tracing.enqueueing(self.name, len(waiting)):
-            if await database.ainside_transaction(source.alias):
+            inside, timeout = await self._ainside(timeout)
+            if inside:
                 await sync_to_async(source.enqueue_inside)(waiting)
             else:
                 await source.commits.batcher.asubmit(source.lane, waiting, timeout)

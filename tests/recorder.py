@@ -15,6 +15,10 @@ class Conflict(Exception):
     """A deadlock."""
 
 
+class Locked(Exception):
+    """Somebody has locked the table."""
+
+
 class Refused(Exception):
     """An entry that the server does not like."""
 
@@ -35,7 +39,6 @@ class Recorder:
         tally: "Tally | None" = None,
     ) -> None:
         self.name = name
-        self.closed = False
         self.fails = fails
         self.results = results
         self.tally = tally or Tally()
@@ -119,7 +122,11 @@ class Connection:
 
 
 def classify(error: BaseException) -> Disposition:
-    return {Gone: Disposition.RECONNECT, Conflict: Disposition.RETRY}.get(type(error), Disposition.REFUSE)
+    return {
+        Gone: Disposition.RECONNECT,
+        Conflict: Disposition.RETRY,
+        Locked: Disposition.WAIT,
+    }.get(type(error), Disposition.REFUSE)
 
 
 def new_batcher(

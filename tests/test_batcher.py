@@ -647,32 +647,33 @@ def test_close_tells_callers_it_cannot_wait_for_what_may_have_landed(
     assert "failed" not in caplog.text
 
 
-def test_closing_a_lane_flushes_it_and_leaves_the_others_open(batcher: Batcher) -> None:
+def test_finishing_a_lane_flushes_it_and_leaves_the_others_alone(batcher: Batcher) -> None:
     lane, other = Recorder("tiles"), Recorder("mail")
     busy(batcher, lane)
     waiting = submit_aside(batcher, lane, ["a"])
-    closing = aside(batcher.close_lane, lane, 10)
-    wait_until(lambda: lane.closed)
-
-    with pytest.raises(QueueClosed):
-        batcher.submit(lane, ["b"], 10)
+    finishing = aside(batcher.finish_lane, lane, 10)
+    other.hold()
+    others = submit_aside(batcher, other, ["x"])
     lane.let_go()
 
-    closing.result(10)
+    finishing.result(10)
     assert waiting[0].result(10) is None
     assert lane.written == ["first", "a"]
-    batcher.close_lane(lane, 10)
-    batcher.submit(other, ["x"], 10)
-    assert other.written == ["x"]
+    assert not others[0].done()
+    other.let_go()
+    assert others[0].result(10) is None
+    batcher.finish_lane(lane, 10)
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written == ["first", "a", "b"]
 
 
-def test_closing_a_lane_that_hangs_answers_its_callers_and_nobody_elses(batcher: Batcher) -> None:
+def test_finishing_a_lane_that_hangs_answers_its_callers_and_nobody_elses(batcher: Batcher) -> None:
     lane, other = Recorder("tiles"), Recorder("mail")
     in_flight = busy(batcher, lane)
     waiting = submit_aside(batcher, lane, ["a"])
     others = submit_aside(batcher, other, ["x"])
 
-    batcher.close_lane(lane, 0.05)
+    batcher.finish_lane(lane, 0.05)
 
     for call in [in_flight, *waiting]:
         with pytest.raises(EnqueueTimeout):

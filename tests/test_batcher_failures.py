@@ -20,7 +20,7 @@ from django_workqueue.batcher import process, threads_available, writer
 from django_workqueue.exceptions import EnqueueTimeout, WorkqueueError
 
 from .interleave import aside, wait_until
-from .recorder import Conflict, Connection, Gone, Recorder, Refused
+from .recorder import Conflict, Connection, Gone, Locked, Recorder, Refused
 from .test_batcher import MakeBatcher, batcher, busy, in_line, make_batcher, submit_aside, thread_of
 
 __all__ = ["batcher", "make_batcher"]
@@ -505,3 +505,109 @@ def test_a_timeout_while_the_database_is_away_says_why(make_batcher: MakeBatcher
         batcher.submit(lane, [1], 0.05)
     lane.fails = lambda entries: None
     batcher.submit(lane, [2], 10)
+
+
+# Behind a lock on the table
+
+
+class Table:
+    """It is locked until it is let go."""
+
+    def __init__(self) -> None:
+        self.locked = True
+
+    def __call__(self, entries: list[Any]) -> BaseException | None:
+        return Locked("lock timeout") if self.locked else None
+
+
+def test_a_batch_that_meets_a_lock_is_tried_until_it_is_free_and_other_lanes_go_on(batcher: Any, quick: None) -> None:
+    table = Table()
+    lane, other = Recorder("jobs", fails=table, results=lambda entries: entries), Recorder("items")
+    first = aside(batcher.submit, lane, ["a"], 30)
+    wait_until(lambda: len(lane.attempts) > writer.CONFLICT_TRIES + 1)
+    later = submit_aside(batcher, lane, ["b"], ["c"])
+
+    for number in range(5):
+        batcher.submit(other, [number], 10)
+
+    assert other.written == list(range(5))
+    assert not first.done()
+    assert not lane.written
+    table.locked = False
+    assert [call.result(10) for call in (first, *later)] == [["a"], ["b"], ["c"]]
+    assert lane.written == ["a", "b", "c"]
+
+
+def test_two_lanes_behind_locks_wait_for_their_own_each(batcher: Any) -> None:
+    tables = [Table(), Table()]
+    lanes = [Recorder(f"jobs {n}", fails=table) for n, table in enumerate(tables)]
+    calls = [aside(batcher.submit, lane, ["a"], 30) for lane in lanes]
+    wait_until(lambda: all(len(lane.attempts) > 1 for lane in lanes))
+
+    for table, call in zip(reversed(tables), reversed(calls), strict=True):
+        assert not call.done()
+        table.locked = False
+        call.result(10)
+
+
+def test_a_call_of_several_batches_lands_in_order_though_one_meets_a_lock(make_batcher: MakeBatcher) -> None:
+    batcher = make_batcher(batch_max=2)
+    left = [Locked()]
+    lane = Recorder(fails=lambda entries: left.pop() if left and "c" in entries else None)
+
+    batcher.submit(lane, list("abcdefg"), 10)
+
+    assert lane.written == list("abcdefg")
+    assert lane.attempts.count(["c", "d"]) == 2
+
+
+def test_who_runs_out_of_time_behind_a_lock_hears_of_it_and_what_was_taken_on_lands(
+    batcher: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "HELD_TOLD", 0.0)
+    table = Table()
+    lane = Recorder(fails=table)
+
+    with pytest.raises(EnqueueTimeout, match=r"still likely to land.*lock timeout"):
+        batcher.submit(lane, ["a"], 0.3)
+
+    assert not batcher.flush(0.05)
+    table.locked = False
+    assert batcher.flush(10)
+    assert lane.written == ["a"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "waits for a lock that somebody holds" in caplog.text
+
+
+def test_what_waits_behind_a_lock_is_given_up_when_its_lane_is_finished(batcher: Any) -> None:
+    table = Table()
+    lane, other = Recorder("jobs", fails=table), Recorder("items", fails=table)
+    ours, others = aside(batcher.submit, lane, ["a"], 30), aside(batcher.submit, other, ["x"], 30)
+    wait_until(lambda: lane.attempts and other.attempts)
+
+    batcher.finish_lane(lane, 0.05)
+
+    with pytest.raises(EnqueueTimeout, match="closed before the call was written"):
+        ours.result(10)
+    assert not others.done()
+    table.locked = False
+    assert others.result(10) is None
+    assert not lane.written
+
+
+def test_without_threads_a_caller_behind_a_lock_is_back_in_time_and_others_are_not_held_up(
+    make_batcher: MakeBatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "threads_available", lambda: False)
+    batcher = make_batcher()
+    table = Table()
+    lane, other = Recorder("jobs", fails=table), Recorder("items")
+
+    with pytest.raises(EnqueueTimeout, match="lock timeout"):
+        batcher.submit(lane, ["a"], 0.1)
+    batcher.submit(other, ["x"], 10)
+
+    assert other.written == ["x"]
+    table.locked = False
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written == ["a", "b"]

@@ -264,8 +264,8 @@ def test_the_probe_is_an_exit_status(manage):
         ["--max-oldest-ready-age", "-1"],
         ["--max-oldest-ready-age", "nan"],
         ["--max-oldest-ready-age", "1e30"],
-        ["--watch", "0"],
-        ["--watch", "tiles"],
+        ["--watch", "--interval", "0"],
+        ["--watch", "--interval", "often"],
         ["--watch", "--max-oldest-ready-age", "60"],
     ],
 )
@@ -297,7 +297,7 @@ def between_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_watching_redraws_in_place_on_a_terminal(between_frames):
     add_item("tiles")
     between_frames(lambda: add_item("tiles"))
-    shown = run("workqueue_stats", "tiles", "--watch", "60", out=Terminal())
+    shown = run("workqueue_stats", "--watch", "tiles", "--interval", "60", out=Terminal())
     cleared, first, second = shown.split("\x1b[H")
     assert cleared == "\x1b[2J"
     assert first.count("\x1b[K\n") == first.count("\n") == 3
@@ -344,7 +344,7 @@ def test_watching_outlasts_a_lost_connection(between_frames, second):
 
 def test_watching_ends_cleanly_at_ctrl_c(manage):
     execute("INSERT INTO workqueue_item (queue, key) VALUES ('tiles', 'a')")
-    process = manage("workqueue_stats", "tiles", "--watch", "0.01")
+    process = manage("workqueue_stats", "tiles", "--watch", "--interval", "0.01")
     for _ in range(8):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)

@@ -327,7 +327,7 @@ def test_behind_a_transaction_pooling_proxy_it_says_so_once_and_names_the_way_ou
         assert waiting.wait(10), "what this process says is heard"
         assert len(told(caplog, "WORKQUEUE_LISTEN_DATABASE")) == 1
 
-        settings.WORKQUEUE_LISTEN_DATABASE = "default"
+        settings.WORKQUEUE_LISTEN_DATABASE, settings.WORKQUEUE_DATABASE = "default", "other"
         waits = aside(waiting.wait, 10)
         settled("default", Status.LISTENING)
         assert waits.result(10), "woken as soon as it listens"

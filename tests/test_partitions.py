@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from django_workqueue import JobQueue, Queue
 from django_workqueue.partitions import PartitionError, create, drop, partitions
@@ -63,8 +63,12 @@ def test_purge_deletes_the_rows():
     queue = Queue("hot")
     queue.enqueue("a")
     command("create", "hot")
+    with transaction.atomic():
+        queue.enqueue("b")
+        Queue("cold").enqueue("c")
     command("drop", "hot", "--purge")
     assert queue.claim() == []
+    assert [item.key for item in Queue("cold").claim()] == ["c"]
 
 
 def test_an_own_partition_is_claimed_as_cheaply_with_hot_updates():

@@ -43,7 +43,6 @@ class Watched(Connection):
 class Commits:
     """A group commit that writes nothing, and wakes after each batch: a lane, with its batcher."""
 
-    closed = False
     name = QUEUE
 
     def __init__(self) -> None:

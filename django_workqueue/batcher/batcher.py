@@ -104,7 +104,7 @@ class Batcher:
             self._leave(call)
             raise
         if not answered and not self._leave(call):
-            raise call.late(timeout, self._writer.trouble)
+            raise call.late(timeout, self._writer.trouble_of(lane))
         return call.outcome()
 
     async def asubmit(
@@ -122,7 +122,7 @@ class Batcher:
             self._leave(call)
             raise
         if not answered and not self._leave(call):
-            raise call.late(timeout, self._writer.trouble)
+            raise call.late(timeout, self._writer.trouble_of(lane))
         return call.outcome()
 
     def post(self, lane: Lane[E, Any], entries: Sequence[E]) -> int:
@@ -149,11 +149,8 @@ class Batcher:
         deadline = deadline_in(timeout)
         return self.flush(timeout) and self._thread.end(seconds_until(deadline))
 
-    def close_lane(self, lane: Lane[Any, Any], timeout: float | None = None) -> None:
-        """Flush one lane and take no more for it. Callers not answered in time get an error. Idempotent."""
-        self._notice_fork()
-        with self._lock:
-            lane.closed = True
+    def finish_lane(self, lane: Lane[Any, Any], timeout: float | None = None) -> None:
+        """Flush one lane; what cannot be written in time is given up, its callers told, and logged."""
         if not self._flush([busy for busy in self._busy_lanes() if busy is lane], timeout):
             self._give_up([lane], Call.forsaken)
 
@@ -191,7 +188,7 @@ class Batcher:
         """Line the call up; whether there is a thread to write it."""
         self._notice_fork()
         with self._lock:
-            if self._closed or call.lane.closed:
+            if self._closed:
                 raise QueueClosed(f"Queue {call.lane.name!r} is closed in this process. Nothing was enqueued.")
             return self._line_up(call)
 
@@ -218,9 +215,7 @@ class Batcher:
         """Those with anything unanswered."""
         self._notice_fork()
         with self._lock:
-            lanes = self._lines.lanes()
-            batch = self._writer.batch
-            return lanes if batch is None or batch.lane in lanes else [*lanes, batch.lane]
+            return list(dict.fromkeys([*self._lines.lanes(), *(batch.lane for batch in self._writer.in_hand())]))
 
     def _flush(self, lanes: Collection[Lane[Any, Any]], timeout: float | None) -> bool:
         """Send an empty call down each lane, behind everything that is in it."""
@@ -241,9 +236,9 @@ class Batcher:
         """Answer every call of these lanes (None: of all), each with an error of its own."""
         with self._lock:
             calls = self._lines.clear(self._lines.lanes() if lanes is None else lanes)
-            batch = self._writer.batch
-            if batch is not None and (lanes is None or batch.lane in lanes):
-                calls += batch.calls()
+            for batch in self._writer.in_hand():
+                if lanes is None or batch.lane in lanes:
+                    calls += batch.calls()
             calls = [call for call in dict.fromkeys(calls) if not call.done]
             for call in calls:
                 call.fail(reason(call))

@@ -22,7 +22,6 @@ class Lane(Protocol[E, R_co]):
     """What the calls of one queue have in common: how their entries are written. Hashed by identity."""
 
     name: str
-    closed: bool  # False at first; `Batcher.close_lane` sets it
 
     def write(self, entries: list[E]) -> Sequence[R_co] | None:
         """Make the entries durable in one statement; return a result for each, or None.

@@ -39,11 +39,15 @@ class Lines:
             self._outside.append(call)
             self._admit()
 
-    def take(self, most: int) -> tuple[Lane[Any, Any], list[Call]] | None:
-        """The next batch: the first `most` entries of the lane whose turn it is, which then goes to the back."""
-        if not self._lines:
+    def take(self, most: int, aside: Collection[Lane[Any, Any]] = ()) -> tuple[Lane[Any, Any], list[Call]] | None:
+        """The next batch: the first `most` entries of the lane whose turn it is, which then goes to the back.
+
+        Lanes `aside` keep their turn.
+        """
+        lane = next((lane for lane in self._lines if lane not in aside), None)
+        if lane is None:
             return None
-        lane, line = self._lines.popitem(last=False)
+        line = self._lines.pop(lane)
         calls = []
         while line and most > 0:
             call = line[0]

@@ -24,6 +24,9 @@ CONFLICT_TRIES = 6  # how often a batch that meets deadlocks and the like is wri
 CONFLICT_TRIES_SPLIT = 2  # the same for the parts of such a batch
 PAUSE = 0.01  # seconds before the first repetition; doubles
 PAUSE_MAX = 1.0
+HELD_PAUSE = 0.1  # seconds that go to other lanes, if they have anything, before a batch that met a lock is tried again
+HELD_PAUSE_IDLE = 0.02  # the same if they have not
+HELD_TOLD = 1.0  # seconds of that before the log hears of it
 
 
 class Disposition(Enum):
@@ -31,14 +34,15 @@ class Disposition(Enum):
 
     RETRY = "retry"  # deadlock, serialisation: the same again, a few times
     RECONNECT = "reconnect"  # connection or server gone: the same again on a new connection, until it works
+    WAIT = "wait"  # somebody has locked the table: the same again until it works, other lanes meanwhile
     REFUSE = "refuse"  # somebody's entries are at fault: find out whose
 
 
 class Writer:
     """Takes batches from the lines and writes them, on the thread that holds `turn`.
 
-    `lock` is the batcher's, and guards the lines, the calls in them and `batch`, the one in hand. No write
-    happens under it.
+    `lock` is the batcher's, and guards the lines, the calls in them, `batch`, the one in hand, and `held`, those that
+    wait for a table's lock. No write happens under it.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Writer:
     ) -> None:
         self.turn = threading.Lock()  # guards the connection
         self.batch: Batch | None = None
+        self.held: list[Batch] = []  # no two of a lane
         self.took = 0.0  # seconds of the last write
         self._name = name
         self._lock = lock
@@ -62,7 +67,7 @@ class Writer:
         self._disconnect = disconnect
         self._threads: set[int] = set()  # those that would wait for themselves
         self._gone_since: float | None = None
-        self.trouble: str | None = None  # why the database has not answered since
+        self._trouble: str | None = None  # why the database has not answered since
 
     @contextlib.contextmanager
     def as_writer(self) -> Iterator[None]:
@@ -79,18 +84,21 @@ class Writer:
         return threading.get_ident() in self._threads
 
     def write_batch(self, deadline: float | None = None) -> Batch | None:
-        """Write one batch, all of it or until the deadline. None: nobody is in line.
+        """Write one batch, all of it or until the deadline or a lock. None: nobody is in line.
 
         What is refused as a whole is written in halves, down to single calls: only the culprits see the error.
         A batch left over at a deadline is gone on with by whoever writes next.
         """
-        batch = self.batch or self._take()
+        batch = self.batch or self._next()
         if batch is None:
             return None
         while batch.groups:
             try:
                 results = self._write(batch, deadline)
             except _OutOfTime:
+                return batch
+            except _Held as held:
+                self._hold(batch, held.error)
                 return batch
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers' to see
                 self._refuse(batch, error)
@@ -112,12 +120,53 @@ class Writer:
         except Exception:
             logger.exception("%s: could not drop the connection", self._name)
 
-    def _take(self) -> Batch | None:
-        most = max(self._batch_max(), 1)
+    def trouble_of(self, lane: Lane[Any, Any]) -> str | None:
+        """Why the lane's calls are not written, if anything prevents it."""
         with self._lock:
-            taken = self._lines.take(most)
-            self.batch = None if taken is None else Batch(*taken, most)
-            return self.batch
+            of_its_own = next((batch.trouble for batch in self.in_hand() if batch.lane is lane), None)
+        return of_its_own or self._trouble
+
+    def in_hand(self) -> list[Batch]:
+        """What was taken from the lines and is not written yet. The lock is held."""
+        return self.held if self.batch is None else [*self.held, self.batch]
+
+    def _next(self) -> Batch | None:
+        """What met a lock a while ago, else the next from the lines, else what met a lock just now."""
+        most = max(self._batch_max(), 1)
+        now = time.monotonic()
+        with self._lock:
+            again = next((batch for batch in self.held if batch.again <= now), None)
+            if again is None:
+                taken = self._lines.take(most, [batch.lane for batch in self.held])
+                if taken is not None:
+                    self.batch = Batch(*taken, most)
+                    return self.batch
+                if not self.held:
+                    return None
+                again = self.held[0]
+            self.held.remove(again)
+            self.batch = again
+        if again.again > now:
+            time.sleep(min(again.again - now, HELD_PAUSE_IDLE))
+        return again
+
+    def _hold(self, batch: Batch, error: Exception) -> None:
+        """The batch's next group met a lock: it is tried again when others have had their turn."""
+        now = time.monotonic()
+        if batch.trouble is None:
+            batch.trouble, batch.held_since = str(error).strip(), now
+        elif now - batch.held_since >= HELD_TOLD and not batch.told:
+            batch.told = True
+            logger.warning(
+                "%s: queue %r waits for a lock that somebody holds on its table: %s",
+                self._name,
+                batch.lane.name,
+                error,
+            )
+        batch.again = now + HELD_PAUSE
+        with self._lock:
+            self.batch = None
+            self.held.append(batch)
 
     def _write(self, batch: Batch, deadline: float | None) -> Sequence[Any] | None:
         """Write the batch's next group, repeatedly while an error of the moment prevents it."""
@@ -135,6 +184,8 @@ class Writer:
                 disposition = self._classify(error)
                 if disposition is Disposition.REFUSE:
                     raise
+                if disposition is Disposition.WAIT:
+                    raise _Held(error) from error
                 if disposition is Disposition.RECONNECT:
                     self._gone(error)
                 elif tries == 1:
@@ -199,7 +250,7 @@ class Writer:
             )
 
     def _gone(self, error: BaseException) -> None:
-        self.trouble = str(error).strip() or type(error).__name__
+        self._trouble = str(error).strip() or type(error).__name__
         if self._gone_since is None:
             self._gone_since = time.monotonic()
             logger.warning("%s: the database is gone, trying until it is back: %s", self._name, error)
@@ -208,13 +259,25 @@ class Writer:
     def _back(self) -> None:
         if self._gone_since is not None:
             logger.warning("%s: the database is back after %.1f s", self._name, time.monotonic() - self._gone_since)
-            self._gone_since = self.trouble = None
+            self._gone_since = self._trouble = None
 
 
 class Batch:
     """What was taken from a lane at once, in the groups in which it is still to be written, the next one last."""
 
-    __slots__ = ("answered", "behind", "groups", "landed", "lane", "most", "tries")
+    __slots__ = (
+        "again",
+        "answered",
+        "behind",
+        "groups",
+        "held_since",
+        "landed",
+        "lane",
+        "most",
+        "told",
+        "tries",
+        "trouble",
+    )
 
     def __init__(self, lane: Lane[Any, Any], calls: list[Call], most: int) -> None:
         self.lane = lane
@@ -224,6 +287,9 @@ class Batch:
         self.landed = False  # some of it
         self.answered = 0  # calls
         self.behind = 0  # calls that were in line when the first of these were answered
+        self.trouble: str | None = None  # the lock that it waits for
+        self.told = False  # whether the log has heard of that
+        self.held_since = self.again = 0.0  # when it first met that, and when it is to be tried again
 
     def calls(self) -> list[Call]:
         """Those still to be written."""
@@ -232,3 +298,10 @@ class Batch:
 
 class _OutOfTime(Exception):
     """The deadline of the caller who is writing has passed."""
+
+
+class _Held(Exception):
+    """Somebody holds a lock on the table."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -75,7 +75,7 @@ def listener(server: Server, _limits: Limits) -> Iterator[Finding]:
             _("Nothing, if that is soon enough."),
         )
         return
-    alias = conf.listen_database() or server.alias
+    alias = conf.listen_alias(server.alias)
     state = notify.probe(alias, PROBE_SECONDS)
     if state.status is Status.LISTENING:
         return

@@ -57,7 +57,6 @@ class Waker:
 
     def __init__(self, alias: str, connection: Connection, submit: Submit) -> None:
         self.alias = alias
-        self.closed = False
         self._connection = connection
         self._submit = submit
         self.begin()

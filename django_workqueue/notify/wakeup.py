@@ -126,7 +126,7 @@ class Wakeup:
         """Listen, if that is wanted and not done already."""
         if conf.notify() and not self._closed:
             with contextlib.suppress(RuntimeError):  # no thread to be had: the poll goes on
-                switchboard().join(conf.listen_database() or self.alias, self)
+                switchboard().join(conf.listen_alias(self.alias), self)
 
     def _is_over(self, wait: _Wait) -> bool:
         """Whether the wait has come to its end; else it is to look again after `wait.pause`. The lock is held."""

@@ -131,10 +131,7 @@ class Subscriber:
 
     @property
     def _alias(self) -> str:
-        # The setting stands in for the alias it bypasses a proxy of, and for no other database.
-        if self.using is not None and self.using != conf.database():
-            return self.using
-        return conf.listen_database() or conf.database()
+        return conf.listen_alias(self.using or conf.database())
 
     def _begin(self) -> notify.Mailbox:
         with self._lock:

@@ -376,6 +376,35 @@ def test_an_enqueue_that_is_not_durable_in_time_says_that_it_is_likely_to_land(q
     assert len(queue.claim()) == 1
 
 
+def test_an_enqueue_waits_for_a_lock_on_the_table_up_to_its_timeout_while_keys_go_on(queue, table, connect, aside):
+    holder = connect(autocommit=False)
+    holder.execute("LOCK TABLE workqueue_job IN ACCESS EXCLUSIVE MODE")
+    waiting = aside(queue.enqueue, "mail", 1, timeout=30)
+    late = aside(queue.enqueue, "mail", 2, timeout=1)
+    tiles = Queue(f"{queue.name} tiles")
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5:  # many times as long as any lock is waited for at once
+        tiles.enqueue("a")
+    with pytest.raises(EnqueueTimeout, match="lock timeout"):
+        late.result(timeout=10)
+    assert not waiting.done()
+    holder.rollback()
+    number = waiting.result(timeout=10)
+    assert table.stored()[0] == number
+    assert payloads(queue.claim()) == [1, 2]
+
+
+def test_close_answers_whoever_still_waits_when_its_time_is_over(queue, connect, aside, wait_until, table):
+    holder = connect(autocommit=False)
+    holder.execute("LOCK TABLE workqueue_job IN ACCESS EXCLUSIVE MODE")
+    waiting = aside(queue.enqueue, "mail", timeout=60)
+    wait_until(lambda: holder.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0])
+    queue.close(0.1)
+    with pytest.raises(EnqueueTimeout, match="closed before the call was written"):
+        waiting.result(timeout=10)
+    holder.rollback()
+
+
 def test_ids_after_a_fork_are_the_childs_own(queue, table):
     queue.enqueue("mail", "of the parent")  # leaves ids in stock
     connections.close_all()

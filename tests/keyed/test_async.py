@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 import time
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_workqueue import EnqueueTimeout, Entry, Queue, QueueClosed
+from django_workqueue import EnqueueTimeout, Entry, JobQueue, Queue, QueueClosed
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
 from tests.keyed.test_transactions import keys
 
@@ -142,6 +143,24 @@ def test_an_aenqueue_that_is_not_durable_in_time_times_out(queue, connect, table
     run(main())
     holder.rollback()
     wait_until(lambda: table.stored() + table.inbox() == ["a"])
+
+
+@pytest.mark.parametrize("make", [Queue, JobQueue])
+def test_an_aenqueue_keeps_its_timeout_while_the_thread_of_sync_code_is_busy(db, name, make):
+    slow = make(name)
+    over = threading.Event()
+
+    async def main():
+        busy = asyncio.ensure_future(sync_to_async(over.wait)(30))
+        await asyncio.sleep(0.05)
+        with pytest.raises(EnqueueTimeout, match=r"nothing was enqueued in 0\.1 s"):
+            await slow.aenqueue("a", timeout=0.1)
+        over.set()
+        await busy
+        await slow.aenqueue("b", timeout=10)
+
+    run(main())
+    assert slow.stats().ready == 1
 
 
 def test_await_wake_returns_early_on_a_wake_and_false_after_poll(queue):

@@ -251,3 +251,15 @@ def test_no_module_beside_these_sends_sql_about_our_tables():
         and re.search(r"(?i)\b(from|into|update|join|table)\s+(only\s+)?workqueue_\w+", path.read_text())
     }
     assert beside <= {"partitions.py"}
+
+
+def test_what_names_no_queue_reads_for_people_and_metrics_or_is_listed_here():
+    """Each has its reason in the text beside it."""
+    of_workers = {"worker_seen", "worker_gone", "worker_forget"}  # the table has no queue: workers are for people
+    which_queues = {"job_queues", "minute_old"}  # ask which queues there are to do something for, each by its name then
+    of_the_server = {"planner_misjudged"}  # the server's own tables, which are nobody's queue
+    reads = re.compile(r"(browse|doctor|export|history|inventory|\w+_stats)_")
+    assert {name for name in FOR_PEOPLE if not reads.match(name)} == of_workers | which_queues | of_the_server
+    for name in FOR_PEOPLE - of_workers:
+        for node in parsed.nodes(tree(name)):
+            assert not isinstance(node, (ast.InsertStmt, ast.UpdateStmt, ast.DeleteStmt)), name

@@ -40,11 +40,8 @@ class Command(BaseCommand):
         either = parser.add_mutually_exclusive_group()
         either.add_argument(
             "--watch",
-            nargs="?",
-            type=_interval,
-            const=2.0,
-            metavar="SECONDS",
-            help="show it again every so many seconds (2 if not said), until Ctrl-C; as JSON, a list on each line",
+            action="store_true",
+            help="show it again and again, until Ctrl-C; as JSON, a list on each line",
         )
         either.add_argument(
             "--max-oldest-ready-age",
@@ -53,14 +50,18 @@ class Command(BaseCommand):
             help="exit 1, saying where, if anything has been ready for longer than so many seconds",
         )
 
+        parser.add_argument(
+            "--interval", type=_interval, default=2.0, metavar="SECONDS", help="with --watch: how often (2)"
+        )
+
     def handle(self, *_: Any, **given: Any) -> None:
         """Show it once, or again and again."""
         autodiscover()
         with told():
-            if given["watch"] is None:
-                self._show(given)
-            else:
+            if given["watch"]:
                 self._watch(given)
+            else:
+                self._show(given)
 
     def _show(self, given: dict[str, Any]) -> None:
         held = _holdings(given)
@@ -82,7 +83,7 @@ class Command(BaseCommand):
                     lines = [HOME + lines[0], *lines[1:], TO_END]
                 self.stdout.write(f"{TO_LINE_END if drawn else ''}\n".join(lines), ending="" if drawn else "\n")
                 self.stdout.flush()
-                time.sleep(given["watch"])
+                time.sleep(given["interval"])
         except KeyboardInterrupt:
             self.stdout.write("")
 
