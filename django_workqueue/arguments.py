@@ -12,7 +12,7 @@ def whole(name: str, value: object, *, least: int, most: int = MAX_WHOLE) -> int
         raise TypeError(f"{name} is a whole number, not {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name} lies between {least} and {most}; got {value}")
-    return value
+    return int(value)  # of an enum's member its value, whatever str() says
 
 
 def duration(name: str, value: object) -> timedelta:

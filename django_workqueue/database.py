@@ -428,12 +428,12 @@ def transaction_token(connection: BaseDatabaseWrapper) -> int:
             )
             if not over and not (connection.in_atomic_block and connection.commit_on_exit):
                 return int(token)
-        elif any(registered[1] is hook for registered in connection.run_on_commit):
+        elif any(registered[1] == hook.committed for registered in connection.run_on_commit):
             return int(token)
     token = secrets.randbits(62) + 1
-    hook = _CommitHook(connection.alias) if connection.in_atomic_block else None
+    hook = _CommitHook() if connection.in_atomic_block else None
     if hook is not None:
-        connection.on_commit(hook, robust=True)
+        connection.on_commit(hook.committed, robust=True)
     connection.__dict__["_workqueue_transaction"] = (token, hook)
     return token
 
@@ -441,13 +441,16 @@ def transaction_token(connection: BaseDatabaseWrapper) -> int:
 class _CommitHook:
     """Wakes, after the commit, the queues that the transaction enqueued to."""
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self) -> None:
         self.after: dict[Any, Callable[[], None]] = {}
-        self.alias = alias
 
-    def __call__(self) -> None:
+    def committed(self) -> None:
+        """What Django calls: a method, because some releases of it want the name of one that fails."""
         for call in self.after.values():
-            call()
+            try:
+                call()
+            except Exception:
+                logger.exception("after a commit: the others are told all the same")
 
 
 def after_commit(connection: BaseDatabaseWrapper, key: Any, call: Callable[[], None]) -> None:

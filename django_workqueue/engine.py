@@ -223,29 +223,32 @@ _sources_lock = threading.Lock()  # guards _sources
 
 
 def register(using: str | None, name: str, make: Callable[[], S], same: Callable[[Source], str | None]) -> S:
-    """The process's one source of that name: the living one, or what `make()` returns.
+    """The process's one source of that name and database: the living one, or what `make()` returns.
 
     `same(source)` says in words how a living one differs; then `ValueError` is raised. Sources live as long as
     a queue object or a handler of theirs does.
     """
     with _sources_lock:
-        if _difference(using, name, same):
+        living = _living(using, name)
+        if living is not None and same(living):
+            del living
             gc.collect()  # a dropped queue with handlers is a cycle
-        if difference := _difference(using, name, same):
-            raise ValueError(f"this process has a queue {name!r} already, and it differs: {difference}")
-        living = _sources.get((using, name))
+            living = _living(using, name)
         if living is None:
             living = _sources[using, name] = make()
+        elif difference := same(living):
+            raise ValueError(f"this process has a queue {name!r} already, and it differs: {difference}")
         return cast(S, living)
 
 
-def _difference(using: str | None, name: str, same: Callable[[Source], str | None]) -> str | None:
-    """How a living source of that name differs; one without an alias is on the one that the settings name."""
-    for (their_using, their_name), living in list(_sources.items()):
-        if their_name == name and (their_using == using or _one_database(their_using, using)):
-            difference = same(living)
-            if difference:
-                return difference
+def _living(using: str | None, name: str) -> Source | None:
+    """The source of that name; one without an alias is on the one that the settings name."""
+    living = _sources.get((using, name))
+    if living is not None:
+        return living
+    for (their_using, their_name), other in list(_sources.items()):
+        if their_name == name and _one_database(their_using, using):
+            return other
     return None
 
 
@@ -319,3 +322,11 @@ def enqueued(source: Source) -> None:
 
 
 _kept: list[Handler] = []
+
+
+def _after_fork_in_child() -> None:
+    global _sources_lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _sources_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -22,6 +22,7 @@ from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
 from .managers import NewJobs, WorkJobQuerySet
 
 ALLOT_AT_LEAST = 200
+RESTAMPED = 1000  # jobs of one statement
 
 
 @dataclass(slots=True)
@@ -52,9 +53,10 @@ class JobLane(lanes.CommitLane[Waiting, int]):
         """Insert a batch. Repeated after a lost connection, it finds what has landed already by its ids."""
         table = job_table(self.using, connection)
         fresh = [entry for entry in entries if not entry.id]
+        repeated = [entry for entry in entries if entry.id]
         self._allot(table, fresh)
         try:
-            if len(fresh) == len(entries) and self._insert_now(table, entries):
+            if not repeated and self._insert_now(table, entries):
                 return [entry.id for entry in entries]
             landed = set(self._insert(table, entries))
         except DatabaseError as error:
@@ -63,13 +65,26 @@ class JobLane(lanes.CommitLane[Waiting, int]):
                     entry.id = 0  # nothing has landed: the next write may begin afresh
             raise
         # A sequence that was set back gives out ids anew. What was never sent before cannot be there already.
+        fresh += self._displaced(table, [entry for entry in repeated if entry.id not in landed])
         skips = _ever_further()
         while taken := [entry for entry in fresh if entry.id not in landed]:
             self._pool.clear()
-            table.allot(next(skips))
+            table.pass_over(next(skips))
             self._allot(table, taken)
             landed.update(self._insert(table, taken))
         return [entry.id for entry in entries]
+
+    def _displaced(self, table: WorkJobQuerySet, repeated: Sequence[Waiting]) -> list[Waiting]:
+        """Those of what was sent before whose id somebody else's job has by now."""
+        if not repeated:
+            return []
+        foreign = table.foreign(
+            self.name,
+            [entry.id for entry in repeated],
+            kinds=[entry.kind for entry in repeated],
+            payloads=[entry.payload for entry in repeated],
+        )
+        return [entry for entry in repeated if entry.id in foreign]
 
     def count(self, ledger: metrics.Ledger, entries: list[Waiting]) -> None:
         """Count by kind."""
@@ -113,16 +128,21 @@ class JobLane(lanes.CommitLane[Waiting, int]):
             entry.id = self._pool.popleft()
 
 
-class RestampLane(lanes.CommitLane[int, None]):
-    """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection."""
+class RestampLane(lanes.CommitLane[Sequence[int], None]):
+    """Stamps jobs anew whose transaction stayed open for long, from the batcher's own connection.
 
-    def write_on(self, connection: Connection, entries: list[int]) -> None:
-        """Let these jobs be available from now."""
-        job_table(self.using, connection).restamp(self.name, sorted(entries))
+    An entry is as many ids as one statement takes, so that what the batcher takes on ahead bounds no transaction.
+    """
+
+    def write_on(self, connection: Connection, entries: list[Sequence[int]]) -> None:
+        """Let these jobs be available from now. Repeated, it does no harm."""
+        table = job_table(self.using, connection)
+        for ids in entries:
+            table.restamp(self.name, sorted(ids))
 
     def restamp_later(self, ids: Sequence[int]) -> None:
         """Have it done; returns at once."""
-        self.commits.post(self, ids)
+        self.commits.post(self, [ids[at : at + RESTAMPED] for at in range(0, len(ids), RESTAMPED)])
 
 
 def insert_inside(table: WorkJobQuerySet, queue: str, entries: Sequence[Waiting]) -> list[int]:
@@ -137,7 +157,7 @@ def insert_inside(table: WorkJobQuerySet, queue: str, entries: Sequence[Waiting]
         if len(ids) == len(entries):
             break
         table.take_back(queue, ids)
-        table.allot(skip)
+        table.pass_over(skip)
     if timed:
         for entry, number in zip(entries, ids, strict=True):
             entry.id, entry.enqueued_at = number, times[number]

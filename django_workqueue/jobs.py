@@ -57,7 +57,7 @@ class JobQueue(Face[ListedSource]):
         retention: timedelta = RETENTION,
         dead_retention: timedelta = DEAD_RETENTION,
     ) -> None:
-        check_name(name)
+        name = check_name(name)
         settings = Settings(
             max_attempts=arguments.whole("max_attempts", max_attempts, least=1),
             retention=arguments.not_negative("retention", retention),
@@ -85,7 +85,7 @@ class JobQueue(Face[ListedSource]):
         Inside `atomic()` on the queue's database it becomes so with the commit. Raises `InvalidPayload`,
         `QueueClosed`, `EnqueueTimeout`, and `ValueError` for a naive `run_at` under `USE_TZ`.
         """
-        options = self._options(kind, run_at, delay, priority, max_attempts)
+        options = self._options(run_at, delay, priority, max_attempts)
         return self._enqueue(self._waiting(kind, [payload], options), timeout)[0]
 
     def enqueue_many(
@@ -100,7 +100,7 @@ class JobQueue(Face[ListedSource]):
         timeout: float | None = None,
     ) -> list[int]:
         """Add a job for each payload; their ids, in order. None is added if a payload is refused."""
-        options = self._options(kind, run_at, delay, priority, max_attempts)
+        options = self._options(run_at, delay, priority, max_attempts)
         return self._enqueue(self._waiting(kind, payloads, options), timeout)
 
     async def aenqueue(
@@ -115,7 +115,7 @@ class JobQueue(Face[ListedSource]):
         timeout: float | None = None,
     ) -> int:
         """`enqueue` for coroutines: awaits, and takes no thread."""
-        options = self._options(kind, run_at, delay, priority, max_attempts)
+        options = self._options(run_at, delay, priority, max_attempts)
         return (await self._aenqueue(self._waiting(kind, [payload], options), timeout))[0]
 
     async def aenqueue_many(
@@ -130,20 +130,18 @@ class JobQueue(Face[ListedSource]):
         timeout: float | None = None,
     ) -> list[int]:
         """`enqueue_many` for coroutines."""
-        options = self._options(kind, run_at, delay, priority, max_attempts)
+        options = self._options(run_at, delay, priority, max_attempts)
         return await self._aenqueue(self._waiting(kind, payloads, options), timeout)
 
     def _options(
         self,
-        kind: str,
         run_at: datetime | None,
         delay: timedelta | None,
         priority: int,
         max_attempts: int | None,
     ) -> tuple[int, float, int, int]:
         """The checked options of a job: priority, when due, absolute time, attempts."""
-        check_kind(kind)
-        check_priority(priority)
+        priority = check_priority(priority)
         if run_at is not None and delay is not None:
             raise ValueError(f"give run_at or delay, not both; got run_at={run_at!r} and delay={delay!r}")
         most = self.source.settings.max_attempts
@@ -153,7 +151,7 @@ class JobQueue(Face[ListedSource]):
         return priority, due, 0 if run_at is None else epoch_us(run_at), most
 
     def _waiting(self, kind: str, values: Iterable[JSON], options: tuple[int, float, int, int]) -> list[Waiting]:
-        dumps = payloads.dumps
+        kind, dumps = check_kind(kind), payloads.dumps
         try:
             return [Waiting(kind, dumps(value), *options, "{}") for value in values]
         except InvalidPayload as error:
@@ -163,7 +161,7 @@ class JobQueue(Face[ListedSource]):
     @classmethod
     def _sharing(cls, name: str, using: str | None, retention: timedelta | None) -> JobQueue:
         """A queue that is, but for the retention if that is given, as another of its name is set up, or will be."""
-        check_name(name)
+        name = check_name(name)
         everything = frozenset({"max_attempts", "retention", "dead_retention"})
         if retention is None:
             settings = Settings(MAX_ATTEMPTS, RETENTION, DEAD_RETENTION, everything)
@@ -351,7 +349,7 @@ def check_kind(kind: object) -> str:
     size = len(kind.encode())
     if not 1 <= size <= MAX_KIND_BYTES:
         raise ValueError(f"a job's kind has 1 to {MAX_KIND_BYTES} bytes; {kind[:40]!r} has {size}")
-    return kind
+    return str.__str__(kind)  # of an enum's member its value, whatever str() says
 
 
 def check_ids(ids: Iterable[object]) -> list[int]:

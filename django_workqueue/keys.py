@@ -116,7 +116,7 @@ def check_name(name: object) -> str:
     size = len(name.encode())
     if not 1 <= size <= MAX_NAME_BYTES:
         raise ValueError(f"a queue's name has 1 to {MAX_NAME_BYTES} bytes; {name[:40]!r} has {size}")
-    return name
+    return str.__str__(name)  # of an enum's member its value, whatever str() says
 
 
 def has_control_characters(text: str) -> bool:
@@ -130,7 +130,7 @@ def check_priority(priority: object) -> int:
         raise TypeError(f"priority is an int, not {priority!r}")
     if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise ValueError(f"priority lies between {MIN_PRIORITY} and {MAX_PRIORITY}; got {priority}")
-    return priority
+    return int(priority)  # of an enum's member its value, whatever str() says
 
 
 class _Scalar(Generic[K]):

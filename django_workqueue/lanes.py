@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -62,7 +63,7 @@ class Commits:
         self.ledger = metrics.ledger(alias)
         self.lost = False  # whether the last write found the connection broken
         self._refused = False  # whether it was said already that counters cannot be written
-        self.waker = notify.Waker(alias, self.connection, self.batcher.submit)
+        self.waker = notify.Waker(alias, self.connection, self.batcher.submit, self.batcher.post)
 
     def post(self, lane: CommitLane[E, Any], entries: Sequence[E]) -> None:
         """Have entries written without waiting for it."""
@@ -195,3 +196,11 @@ _NUDGE = _Nudge()
 
 _commits: dict[str, Commits] = {}
 _lock = threading.Lock()  # guards _commits
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

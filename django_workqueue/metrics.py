@@ -168,15 +168,16 @@ def after_commit(
     `then` is called after it was counted. Manual transactions have no such moment: it is counted at once.
     """
     if not connection.in_atomic_block:
-        _Enqueued(connection.alias, queue, Counter(enqueued), then)()
+        _Enqueued(connection.alias, queue, Counter(enqueued), then).committed()
         return
     if connection.run_on_commit:
-        savepoints, last, *_ = connection.run_on_commit[-1]
+        savepoints, hook, *_ = connection.run_on_commit[-1]
+        last = getattr(hook, "__self__", None)
         # What is in the same savepoints has the same fate.
         if isinstance(last, _Enqueued) and last.queue == queue and savepoints == set(connection.savepoint_ids):
             last.enqueued.update(enqueued)
             return
-    connection.on_commit(_Enqueued(connection.alias, queue, Counter(enqueued), then), robust=True)
+    connection.on_commit(_Enqueued(connection.alias, queue, Counter(enqueued), then).committed, robust=True)
 
 
 def prune(connection: Connection, *, enough: Callable[[], bool] = lambda: False) -> int:
@@ -208,7 +209,8 @@ class _Enqueued:
     enqueued: Counter[str]
     then: Callable[[], Any]
 
-    def __call__(self) -> None:
+    def committed(self) -> None:
+        """What Django calls."""
         for kind, number in self.enqueued.items():
             ledger(self.alias).count(self.queue, kind, enqueued=number)
         self.then()

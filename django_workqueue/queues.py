@@ -83,7 +83,7 @@ class Queue(Face[KeyedSource], Generic[K]):
         reap_batch: int = 1000,
         min_wake_interval: timedelta = timedelta(milliseconds=100),
     ) -> None:
-        check_name(name)
+        name = check_name(name)
         settings = Settings(
             key=CheckedCodec(key, queue=name),
             max_attempts=arguments.whole("max_attempts", max_attempts, least=0),
@@ -124,7 +124,7 @@ class Queue(Face[KeyedSource], Generic[K]):
         await self._aenqueue(self._waiting_entries(entries), timeout)
 
     def _waiting(self, keys: tuple[K, ...], priority: int, delay: timedelta) -> list[Waiting]:
-        check_priority(priority)
+        priority = check_priority(priority)
         due = due_after(arguments.delay(delay))
         encode = self.source.settings.key.encode
         return [(encode(key), priority, due) for key in keys]

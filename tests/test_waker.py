@@ -16,7 +16,7 @@ from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_workqueue import Queue, notify
-from django_workqueue.batcher import Batcher, Disposition
+from django_workqueue.batcher import Batcher, Disposition, process
 from django_workqueue.database import Connection
 from django_workqueue.notify import Waker, waker
 from tests.conftest import PROJECT, environment
@@ -55,7 +55,7 @@ class Commits:
             forget=self.connection.forget,
             idle_after=lambda: 60.0,
         )
-        self.waker = Waker("default", self.connection, self.batcher.submit)
+        self.waker = Waker("default", self.connection, self.batcher.submit, self.batcher.post)
         self.queues: list[str] = [QUEUE]
         self.woken_at = 0.0
         self.woken = threading.Semaphore(0)
@@ -192,6 +192,13 @@ def test_without_threads_every_wake_is_sent_at_once(commits: Commits, monkeypatc
     commits.commit()
     assert len(commits.connection.executed) == 2
     assert commits.waker._timer is None
+
+
+def test_without_threads_a_wake_from_another_thread_is_sent_too(commits: Commits, monkeypatch: Any) -> None:
+    monkeypatch.setattr(waker, "threads_available", lambda: False)
+    monkeypatch.setattr(process, "threads_available", lambda: False)
+    commits.waker.wake_later(QUEUE)
+    assert [queues for queues, *_ in commits.connection.executed] == [[QUEUE]]
 
 
 def test_flush_sends_what_was_put_off(commits: Commits, monkeypatch: Any) -> None:

@@ -114,7 +114,7 @@ class WorkqueueBackend(BaseTaskBackend):
         result = results.new_result(task, args, kwargs, alias=self.alias)
         queue = self._setup.queue(task.queue_name)
         most = tasks.option(task, "max_attempts", self._setup.options.max_attempts)
-        options = queue._options(task.module_path, task.run_after, None, int(task.priority), most)
+        options = queue._options(task.run_after, None, int(task.priority), most)
         (waiting,) = queue._waiting(task.module_path, [{"args": result.args, "kwargs": result.kwargs}], options)
         waiting.metadata = json.dumps(json.loads(waiting.metadata) | results.note(self.alias, task.run_after))
         waiting.timed = True

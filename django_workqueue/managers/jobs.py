@@ -61,6 +61,15 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         ids: list[int] = self.send(jobs.ALLOT, "", {"count": count})[0][0]
         return ids
 
+    def pass_over(self, count: int) -> None:
+        """Have the sequence give out so many ids to nobody."""
+        self.send(jobs.PASS_OVER, "", {"count": count})
+
+    def foreign(self, queue: str, ids: Sequence[int], *, kinds: Sequence[str], payloads: Sequence[str]) -> set[int]:
+        """Those of the ids under which there is another job than the one of this kind and payload."""
+        found = self.send(jobs.FOREIGN, queue, {"ids": ids, "kinds": kinds, "payloads": payloads})
+        return {number for (number,) in found}
+
     def enqueue_now(
         self,
         queue: str,

@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 INTERVAL = 0.010  # seconds between two NOTIFYs of one queue
 TIMER_IDLE = 1.0  # seconds after which an unused timer thread ends
 EXIT_PATIENCE = 1.0
-UNWAITED = 1e-6  # the timeout of a submit whose answer is of no interest
 TRY_AGAIN = exponential(timedelta(milliseconds=50), timedelta(seconds=30))
 
 NOTIFY = "SELECT pg_notify('workqueue', queue) FROM unnest(%(queues)s::text[]) AS queue"
 
-# Of a `Batcher`: (lane, entries, timeout).
+# Of a `Batcher`: (lane, entries, timeout), and (lane, entries).
 Submit = Callable[[Any, Sequence[str], float], object]
+Post = Callable[[Any, Sequence[str]], object]
 
 
 class Waker:
@@ -50,15 +50,16 @@ class Waker:
 
     It is a lane of the batcher that owns `connection`, so that a wake which does not follow a batch (the one
     after a caller's own commit, the last of a row) is sent by the batcher's thread on its connection like any
-    other: `submit` is that batcher's.
+    other: `submit` and `post` are that batcher's.
     """
 
     name = "wakes"
 
-    def __init__(self, alias: str, connection: Connection, submit: Submit) -> None:
+    def __init__(self, alias: str, connection: Connection, submit: Submit, post: Post) -> None:
         self.alias = alias
         self._connection = connection
         self._submit = submit
+        self._post = post
         self.begin()
         _wakers.add(self)
 
@@ -80,7 +81,7 @@ class Waker:
     def wake_later(self, queue: str) -> None:
         """The same from any other thread: returns at once."""
         if self._ask(queue):
-            self._post(queue, timeout=UNWAITED)
+            self._have_sent([queue])
 
     def flush(self, timeout: float = EXIT_PATIENCE) -> None:
         """Send now what was put off, from any thread but the one that owns the connection."""
@@ -89,7 +90,8 @@ class Waker:
             queues = list(self._due)
             self._changed.notify()
         if queues:
-            self._post(*queues, timeout=timeout)
+            with contextlib.suppress(EnqueueTimeout, QueueClosed):
+                self._submit(self, queues, timeout)
 
     # the lane
 
@@ -153,10 +155,9 @@ class Waker:
                 self._due.setdefault(queue, again)
             self._set_timer(again)
 
-    def _post(self, *queues: str, timeout: float) -> None:
-        # With no time to wait for an answer there is none; the batcher's thread sends it all the same.
-        with contextlib.suppress(EnqueueTimeout, QueueClosed):
-            self._submit(self, queues, timeout)
+    def _have_sent(self, queues: Sequence[str]) -> None:
+        with contextlib.suppress(QueueClosed):
+            self._post(self, queues)
 
     # the timer
 
@@ -181,7 +182,7 @@ class Waker:
     def _time(self) -> None:
         """Remind the sending thread of what has come due and no batch has taken along."""
         while (queues := self._wait_for_due()) is not None:
-            self._post(*queues, timeout=UNWAITED)
+            self._have_sent(queues)
 
     def _wait_for_due(self) -> list[str] | None:
         """The queues that have come due; None when there has been nothing to wait for."""

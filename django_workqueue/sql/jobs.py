@@ -20,6 +20,12 @@ ALLOT = Statement(
     "SELECT array_agg(nextval('workqueue_job_id_seq')) FROM generate_series(1, %(count)s::int)",
 )
 
+# Ids that are taken already, because the sequence was set back, are passed over.
+PASS_OVER = Statement(
+    "job_pass_over",
+    "SELECT max(nextval('workqueue_job_id_seq')) FROM generate_series(1, %(count)s::int)",
+)
+
 _COLUMNS = "queue, kind, payload, priority, max_attempts, enqueued_at, available_at, metadata"
 _VALUES = """{Q}, u.kind, u.payload::jsonb, u.p, u.m, statement_timestamp(),
      GREATEST(statement_timestamp() + u.d * interval '1 microsecond',
@@ -45,6 +51,18 @@ _INSERT = f"""
     ON CONFLICT (id, queue) DO NOTHING RETURNING id"""
 ENQUEUE = Statement("job_enqueue", _INSERT)
 ENQUEUE_TIMED = Statement("job_enqueue_timed", f"{_INSERT}, enqueued_at")
+
+# Of the ids of a write that is repeated, those under which somebody else's job is found: given out twice by a server
+# that took over and had not seen the last of the sequence.
+FOREIGN = Statement(
+    "job_foreign",
+    """
+    SELECT u.id FROM unnest(%(ids)s::bigint[], %(kinds)s::text[], %(payloads)s::text[]) u(id, kind, payload)
+    WHERE EXISTS (SELECT 1 FROM workqueue_job q
+     WHERE q.queue = {Q} AND q.id = u.id AND (q.kind, q.payload) <> (u.kind, u.payload::jsonb))
+    """,
+    prepare=False,
+)
 
 # In a caller's transaction. Ids come from the sequence in the order of the sort, so ascending ids are in order. One
 # that is there already, because the sequence was set back, must not fail the transaction: what landed beside it is

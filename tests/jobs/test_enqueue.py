@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,7 +13,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.utils import timezone
 
-from django_workqueue import EnqueueTimeout, InvalidPayload, Job, JobQueue, Queue, QueueClosed
+from django_workqueue import EnqueueTimeout, InvalidPayload, Job, JobQueue, Queue, QueueClosed, Worker
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
 
 
@@ -42,6 +43,25 @@ def test_enqueue_many_adds_a_job_for_each_payload_with_ids_in_order(queue, table
     assert ids == sorted(set(ids))
     assert [queue.get(number).payload for number in ids] == list(range(50))
     assert table.stored() == ids
+
+
+def test_kinds_and_options_that_are_an_enums_members_are_their_values(queue):
+    class Kind(str, Enum):  # noqa: UP042 - of a StrEnum str() is the value
+        SEND = "send"
+
+    class Number(int, Enum):
+        ONE, SEVEN = 1, 7
+
+    @queue.handler(Kind.SEND)
+    def send(job):
+        return job.payload
+
+    ids = queue.enqueue_many(Kind.SEND, [1, 2], priority=Number.SEVEN, max_attempts=Number.ONE)
+    assert {(job.kind, job.priority, job.max_attempts) for job in map(queue.get, ids)} == {("send", 7, 1)}
+    assert queue.cancel(queue.enqueue(Kind.SEND)) == 1
+    assert [job.id for job in queue.claim(kinds=[Kind.SEND], limit=Number.ONE)] == ids[:1]
+    counts = Worker([queue]).drain()
+    assert counts.completed == 1
 
 
 def test_enqueue_many_of_more_than_a_batch_lands_whole_and_in_order(queue, table, settings):

@@ -1,9 +1,15 @@
 """A flush that is repeated because its connection was lost never doubles a job, and never loses one."""
 
+import contextlib
+import json
+
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_workqueue import JobQueue, metrics
+from django_workqueue.database import Connection
+from django_workqueue.insertion import Waiting
+from django_workqueue.models import WorkJob
 from tests.keyed.test_enqueue import HOUR
 from tests.relay import relayed
 
@@ -90,3 +96,21 @@ def test_a_job_that_landed_and_was_worked_before_the_repetition_is_not_added_aga
     assert pending.result(20) == number
     assert table.state(number) == "completed"
     assert queue.claim() == []
+
+
+def test_an_id_that_somebody_else_was_given_meanwhile_is_no_sign_that_a_job_has_landed(far, queue, table, wait_until):
+    """A server that took over without the last of the sequence gives ids out twice."""
+    lane = far.source.lane
+    mine, landed = (Waiting("mail", json.dumps(number), 0, 0.0, 0, 5, "{}") for number in range(2))
+    for entry in (mine, landed):
+        (entry.id,) = WorkJob.objects.allot(1)
+    theirs = Waiting("mail", '"theirs"', 0, 0.0, 0, 5, "{}", id=mine.id)
+    with contextlib.closing(Connection("default", application="test")) as connection:
+        for entry in (theirs, landed):
+            lane.write_on(connection, [entry])
+        ids = lane.write_on(connection, [mine, landed, Waiting("mail", "2", 0, 0.0, 0, 5, "{}")])
+    assert ids[0] != theirs.id
+    assert ids[1] == landed.id
+    assert [queue.get(number).payload for number in ids] == [0, 1, 2]
+    assert queue.get(theirs.id).payload == "theirs"
+    assert len(table.stored()) == 4

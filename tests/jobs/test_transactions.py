@@ -8,7 +8,8 @@ from django.db import connection, connections, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
-from django_workqueue import InvalidPayload, JobQueue, JobStatus, QueueClosed, floors, listed
+from django_workqueue import InvalidPayload, JobQueue, JobStatus, QueueClosed, floors, insertion, listed
+from django_workqueue.managers import WorkJobQuerySet
 from tests.interleave import aside
 from tests.jobs.table import JobTable
 from tests.jobs.test_enqueue import payloads
@@ -199,6 +200,20 @@ def test_the_jobs_of_a_long_transaction_are_stamped_anew_so_that_no_floor_is_pas
     assert [job.id for job in queue.claim()] == [number]
 
 
+def test_however_many_jobs_a_long_transaction_has_all_are_stamped_anew(queue, table, monkeypatch, wait_until):
+    monkeypatch.setattr(listed, "LATE", -1)
+    with transaction.atomic():
+        ids = queue.enqueue_many("mail", range(12_000))  # more than the batcher takes on ahead
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE workqueue_job SET available_at = available_at - interval '1 hour' WHERE queue = %s",
+                [queue.name],
+            )
+    late = "SELECT count(*) FROM workqueue_job WHERE queue = %s AND available_at < now() - interval '30 minutes'"
+    wait_until(lambda: table.connection.execute(late, [queue.name]).fetchone() == (0,), 30)
+    assert len(table.stored()) == len(ids)
+
+
 def test_without_that_a_floor_would_be_past_them(queue, table, dear):
     """Or the test above could not fail."""
     queue.enqueue("first")
@@ -260,6 +275,16 @@ def test_ids_that_are_taken_are_passed_over_after_the_sequence_was_set_back(queu
     assert len({*ids, *taken}) == 504
     assert [queue.get(number).payload for number in ids] == [0, 1, 2, 3]
     assert [queue.get(number).kind for number in taken] == ["taken"] * 500
+
+
+def test_a_sequence_that_was_set_back_by_far_is_passed_over_without_a_list_of_it(queue, table, taken, monkeypatch):
+    asked = []
+    allot = WorkJobQuerySet.allot
+    monkeypatch.setattr(WorkJobQuerySet, "allot", lambda table, count: asked.append(count) or allot(table, count))
+    queue.source.lane._pool.clear()
+    _set_back(table, taken[0])
+    queue.enqueue("mail")
+    assert max(asked) <= insertion.ALLOT_AT_LEAST
 
 
 def test_ids_that_are_taken_are_passed_over_inside_a_transaction_too_and_stay_in_order(queue, table, taken):

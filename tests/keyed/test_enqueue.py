@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import timedelta
+from enum import Enum
 
 import pytest
 from django.db import connections
@@ -365,6 +366,15 @@ def test_of_a_call_with_a_bad_key_nothing_is_enqueued(queue, table):
     with pytest.raises(EmptyKey):
         queue.enqueue_many(["a", Entry("")])
     assert table.stored() == []
+
+
+def test_a_priority_that_is_an_enums_member_is_its_value(queue, table):
+    class Priority(int, Enum):
+        LOW, HIGH = -1, 7
+
+    queue.enqueue_many([Entry("a", Priority.LOW), Entry("b", Priority.HIGH), "c"])
+    queue.enqueue("d", priority=Priority.HIGH)
+    assert [table.row(key).priority for key in "abcd"] == [-1, 7, 0, 7]
 
 
 def test_one_bad_key_fails_only_its_own_caller(queue, table, aside, connect, wait_until):

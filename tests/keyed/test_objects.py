@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import timedelta
+from enum import Enum
 
 import pytest
 
@@ -33,6 +34,28 @@ def test_two_queues_of_one_name_with_different_settings_are_refused(queue, name,
 
 def test_queues_of_one_name_on_different_databases_are_different_queues(queue, name):
     assert Queue(name, using="other", max_attempts=3).source is not queue.source
+
+
+def test_a_queue_that_names_the_alias_of_the_settings_is_the_one_that_names_none(queue, name):
+    assert Queue(name, using="default").source is queue.source
+
+    @queue.handler
+    def first(item):
+        """The one."""
+
+    with pytest.raises(ValueError, match="has a handler already"):
+
+        @Queue(name, using="default").handler
+        def second(item):
+            """The other."""
+
+
+def test_a_name_that_is_an_enums_member_is_its_value(db, name):
+    names = Enum("names", {"TILES": name}, type=str)
+    queue = Queue(names.TILES)
+    assert queue.name == name
+    assert type(queue.name) is str
+    assert queue.source is Queue(name).source
 
 
 def test_two_queues_with_equal_codecs_agree(make_queue):

@@ -12,9 +12,10 @@ from django.http import HttpResponse
 from django.test import AsyncClient, Client, SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.urls import path
 
-from django_workqueue import Entry, Queue, QueueClosed, inbox
+from django_workqueue import Entry, JobQueue, Queue, QueueClosed, inbox, metrics
 from django_workqueue.database import Connection
 from django_workqueue.models import WorkItem
+from django_workqueue.notify import Waker
 from tests import interleave
 from tests.keyed.table import Table
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
@@ -502,6 +503,22 @@ def test_an_alias_with_autocommit_off_in_its_settings_is_inside(queue, table, mo
         assert table.inbox() == ["a"]
     finally:
         connections.close_all()
+
+
+def test_what_fails_after_a_commit_fails_nobodys_callbacks(queue, table, monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("cannot wake")
+
+    monkeypatch.setattr(Waker, "wake_later", fail)
+    monkeypatch.setattr(metrics.Ledger, "count", fail)
+    seen = []
+    with transaction.atomic():
+        queue.enqueue("a")
+        JobQueue(f"{queue.name} jobs").enqueue("mail")
+        transaction.on_commit(lambda: seen.append("ours"))
+    assert seen == ["ours"]
+    assert "cannot wake" in caplog.text
+    assert table.inbox() == ["a"]
 
 
 def test_on_commit_callbacks_enqueue_outside_and_in_their_order(queue, table):
