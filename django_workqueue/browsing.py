@@ -362,10 +362,11 @@ def read_cursor(text: str, ident: type[Any]) -> Cursor | None:
     """A cursor from an address; None for what is none."""
     try:
         rank, at, place, queue = json.loads(base64.urlsafe_b64decode(text.encode()))
+        told = f"{place}{queue}".encode()  # or it holds a lone surrogate
     except (ValueError, TypeError, binascii.Error):
         return None
     whole = all(isinstance(number, int) and abs(number) < 2**63 for number in (rank, at))
     fits = isinstance(place, ident) and not (isinstance(place, int) and abs(place) >= 2**63)
-    if not whole or not fits or not isinstance(queue, str) or "\x00" in f"{place}{queue}":
+    if not whole or not fits or not isinstance(queue, str) or b"\x00" in told:
         return None
     return rank, at, place, queue

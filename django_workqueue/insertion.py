@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from django.db import DatabaseError, IntegrityError
 
-from . import database, lanes, metrics, tracing
+from . import database, lanes, metrics, payloads, tracing
 from .database import UNIQUE_VIOLATION, Connection, Verdict, sqlstate, verdict
 from .managers import NewJobs, WorkJobQuerySet
 
@@ -39,6 +39,11 @@ class Waiting:
     timed: bool = False  # whether `enqueued_at` is wanted
     id: int = 0  # 0 until one is allotted
     enqueued_at: datetime | None = None  # by the server; still None if it landed, but its answer was lost
+
+
+def weight(entries: Iterable[Waiting]) -> int:
+    """What each of these jobs weighs, in such as are light."""
+    return payloads.weight(entry.payload for entry in entries)
 
 
 class JobLane(lanes.CommitLane[Waiting, int]):

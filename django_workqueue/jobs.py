@@ -19,7 +19,7 @@ from .backoff import Backoff, exponential
 from .delivery import Job
 from .exceptions import InvalidPayload, Retry, of_queue
 from .faces import Face
-from .insertion import Waiting, carry
+from .insertion import Waiting, carry, weight
 from .keys import check_name, check_priority, has_control_characters
 from .lanes import due_after
 from .listed import ListedSource, Settings
@@ -188,7 +188,7 @@ class JobQueue(Face[ListedSource]):
         if database.inside_transaction(source.alias):
             ids = source.enqueue_inside(waiting)
         else:
-            ids = source.commits.batcher.submit(source.lane, waiting, timeout) or []
+            ids = source.commits.batcher.submit(source.lane, waiting, timeout, weight=weight(waiting)) or []
         engine.enqueued(source)
         return ids
 
@@ -208,7 +208,7 @@ class JobQueue(Face[ListedSource]):
         if inside:
             ids = await sync_to_async(source.enqueue_inside)(waiting)
         else:
-            ids = await source.commits.batcher.asubmit(source.lane, waiting, timeout) or []
+            ids = await source.commits.batcher.asubmit(source.lane, waiting, timeout, weight=weight(waiting)) or []
         if engine.after_enqueue:
             await sync_to_async(engine.enqueued)(source)
         return ids

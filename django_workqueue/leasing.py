@@ -218,6 +218,11 @@ def _last(rows: Collection[Row]) -> dict[int, Position]:
     return {-row[1]: (row[3], row[0]) for row in rows}
 
 
+def at_once(weight: int) -> int:
+    """How many rows of such weight one statement names."""
+    return max(MAX_STATEMENT // weight, 1)
+
+
 def chunks(sequence: Sequence[T], size: int = MAX_STATEMENT) -> Iterator[Sequence[T]]:
     """The sequence in pieces of one statement's size."""
     for start in range(0, len(sequence), size):

@@ -23,8 +23,8 @@ from .delivery import NO_FENCE, Job, Start, error_entry
 from .engine import Claim, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload, Retry, is_permanent, of_queue
 from .floors import Floors
-from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table
-from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
+from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table, weight
+from .leasing import LeasingSource, Row, apart, at_once, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, Settling, WorkJobQuerySet, microseconds
 from .text import told
 
@@ -107,7 +107,8 @@ class ListedSource(LeasingSource):
     def enqueue_inside(self, waiting: Sequence[Waiting]) -> list[int]:
         """Insert jobs in the calling thread's open transaction; their ids in order."""
         connection, table = connections[self.alias], self.table()
-        ids = [number for chunk in chunks(waiting) for number in insert_inside(table, self.name, chunk)]
+        pieces = chunks(waiting, at_once(weight(waiting)))
+        ids = [number for piece in pieces for number in insert_inside(table, self.name, piece)]
         lane, name, written = self.restamping, self.name, time.monotonic()
         lanes.enqueued_inside(self.alias, name, Counter(entry.kind for entry in waiting))
 
@@ -266,7 +267,7 @@ class ListedSource(LeasingSource):
             raise
         keep = self.settings.retention > timedelta(0)
         done = 0
-        for chunk in apart(works, lambda job: job.id):
+        for chunk in apart(works, lambda job: job.id, at_once(payloads.weight([text or ""]))):
             settling, results = self._settling(chunk, [0.0] * len(chunk)), [text] * len(chunk)
             done += self.here(lambda table: table.complete(self.name, settling, results, keep=keep))  # noqa: B023
         return done
@@ -350,10 +351,12 @@ class ListedSource(LeasingSource):
     def _complete(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         keep = self.settings.retention > timedelta(0)
         settled = Settled()
-        for chunk in by_claim(outcomes, _id_of):
-            settling = self._settling([outcome.work for outcome in chunk], [outcome.ran for outcome in chunk])
-            done = table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
-            settled.add(_completed(chunk, done))
+        for claim in by_claim(outcomes, _id_of):
+            each = payloads.weight(outcome.result for outcome in claim if outcome.result is not None)
+            for chunk in chunks(claim, at_once(each)):
+                settling = self._settling([outcome.work for outcome in chunk], [outcome.ran for outcome in chunk])
+                done = table.complete(self.name, settling, [outcome.result for outcome in chunk], keep=keep)
+                settled.add(_completed(chunk, done))
         return settled
 
     def _fail(self, table: WorkJobQuerySet, outcomes: Sequence[Outcome]) -> Settled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -13,6 +14,7 @@ from .exceptions import InvalidPayload
 JSON = Any  # what `json` and `DjangoJSONEncoder` take: dict, list, str, numbers, None, dates, UUID, Decimal
 
 MAX_BYTES = 1_048_576
+LIGHT = 4096  # characters: of such texts a statement takes a thousand
 DEEPEST = 200  # levels: what the reader's stack, wherever it is called from, has room for
 
 _encode = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -40,6 +42,11 @@ def dumps(value: JSON, *, name: str = "payload") -> str:
 def loads(text: str | None) -> JSON:
     """The value of stored JSON text."""
     return None if text is None else _decode(text)[0]
+
+
+def weight(texts: Iterable[str]) -> int:
+    """What each of the texts weighs, in light ones: a statement takes fewer of heavy ones, no more than some MB."""
+    return max(map(len, texts), default=0) // LIGHT + 1
 
 
 def _is_deep(value: Any, text: str) -> bool:

@@ -191,12 +191,17 @@ def scale(highest: float) -> tuple[float, list[float]]:
     return step * count, [step * position for position in range(count + 1)]
 
 
+def local(moment: datetime) -> datetime:
+    """A moment in the reader's zone, where times have zones."""
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+
+
 def time_marks(times: Sequence[datetime], *, every: int) -> list[tuple[int, str]]:
     """Which buckets to mark below the axis, and how: every so many minutes, by the clock or the day."""
     marks: list[tuple[int, str]] = []
     last = None
     for position, moment in enumerate(times):
-        here = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+        here = local(moment)
         slot = (here.toordinal() * 1440 + here.hour * 60 + here.minute) // every
         if last is not None and slot != last:
             minute = slot * every % 1440
@@ -208,5 +213,5 @@ def time_marks(times: Sequence[datetime], *, every: int) -> list[tuple[int, str]
 
 def told_time(moment: datetime) -> str:
     """A moment in the reader's zone and format."""
-    here = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    here = local(moment)
     return str(formats.date_format(here, "SHORT_DATETIME_FORMAT"))

@@ -755,3 +755,22 @@ def test_a_flush_that_is_cut_short_by_a_close_says_so(
     assert "gave up on 1 entries" in caplog.text
     assert "gave up on 0 entries" not in caplog.text
     lane.let_go()
+
+
+def test_what_weighs_more_takes_more_of_a_batch(make_batcher: MakeBatcher) -> None:
+    batcher = make_batcher(batch_max=10)
+    lane = Recorder(results=lambda entries: entries)
+    busy(batcher, lane)
+    heavy = aside(lambda: batcher.submit(lane, list("abcdefg"), 10, weight=4))
+    wait_until(lambda: in_line(batcher) == 1)
+    light = submit_aside(batcher, lane, ["x"])
+    wait_until(lambda: in_line(batcher) == 2)
+    too_heavy = aside(lambda: batcher.submit(lane, ["y", "z"], 10, weight=1000))
+    wait_until(lambda: in_line(batcher) == 3)
+
+    lane.let_go()
+
+    assert heavy.result(10) == list("abcdefg")
+    assert light[0].result(10) == ["x"]
+    assert too_heavy.result(10) == ["y", "z"]
+    assert lane.batches == [["first"], ["a", "b"], ["c", "d"], ["e", "f"], ["g", "x"], ["y"], ["z"]]

@@ -339,6 +339,15 @@ def test_jobs_are_estimated_as_items_are(shortsighted):
     assert found.stalled == pytest.approx(3000, rel=0.35)
 
 
+def test_jobs_whose_states_alternate_with_their_ids_are_estimated_as_well(shortsighted):
+    """As a request that enqueues four jobs, of which one is bound to die, makes them."""
+    fourth = "CASE WHEN mod(g, 4) = 0 THEN"
+    add(6000, table="workqueue_job", outcome=f"{fourth} 'dead' END", finished_at=f"{fourth} {{now}} END")
+    found = stats.bounded(WorkJob.objects.all(), QUEUE)
+    assert found.stalled == pytest.approx(1500, rel=0.5)
+    assert found.ready == pytest.approx(4500, rel=0.35)
+
+
 # A bounded look: what it costs
 
 

@@ -10,7 +10,7 @@ from django.urls.resolvers import URLPattern
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .. import dashboard, doctor, history
+from .. import dashboard, doctor, history, plots
 from ..history import DAY, HOUR, SPANS, WEEK
 from ..models import Dashboard, QueueRecord, WorkerRecord, WorkItem, WorkJob
 from .pages import REFRESH_EVERY, Page, alias_of, databases
@@ -41,7 +41,7 @@ class DashboardAdmin(Page):
             "dashboard",
             _("Work queues"),
             crumbs=[(_("Dashboard"), None)],
-            now=timezone.localtime(),
+            now=plots.local(timezone.now()),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             databases=databases(alias, lambda other: self.url("dashboard", alias=other)),
             findings_url=self.url("findings", alias=alias),

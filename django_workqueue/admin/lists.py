@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import figures, steering
 from ..browsing import LOOK, Browser, Cursor, Filters, TookTooLong, read_cursor, told_cursor
-from ..keys import MAX_PRIORITY, MIN_PRIORITY
+from ..keys import MAX_PRIORITY, MIN_PRIORITY, has_control_characters
 from .pages import Page, alias_of, databases
 
 MOST_CHOSEN = 1000  # rows that one request names
@@ -103,7 +103,7 @@ class FilterForm(forms.Form):
         super().__init__(data, auto_id="wq-%s", label_suffix="")
         names = list(queues)
         given = (data or {}).get("queue", "")
-        if given and given not in names:
+        if given and given not in names and not has_control_characters(given):
             names.append(given)
         self.fields["queue"].choices = [("", _("all")), *((name, figures.visible(name)) for name in names)]  # type: ignore[attr-defined]
         self.fields["age"].choices = [("", _("at any time")), *((name, text) for name, (text, *_rest) in AGES.items())]  # type: ignore[attr-defined]

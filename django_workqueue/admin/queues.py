@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import dashboard, figures, inventory, partitions, steering
+from .. import dashboard, figures, inventory, partitions, plots, steering
 from ..inventory import KnownQueue, UnknownQueue
 from ..models import QueueRecord, WorkItem, WorkJob
 from .dashboard import plots_of, queue_row
@@ -97,7 +97,7 @@ class QueueAdmin(Page):
             "queues",
             self.plural,
             crumbs=[(self.plural, None)],
-            now=timezone.localtime(),
+            now=plots.local(timezone.now()),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             databases=databases(alias, lambda other: self.url("queuerecord_changelist", alias=other)),
             queues=[queue_row(self, request, view) for view in dashboard.queue_views(alias)],
@@ -128,7 +128,7 @@ class QueueAdmin(Page):
             "queue",
             _("Queue"),
             crumbs=[(self.plural, self.url("queuerecord_changelist", alias=alias)), (figures.visible(name), None)],
-            now=timezone.localtime(),
+            now=plots.local(timezone.now()),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             queue=queue,
             view=view,

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from .. import dashboard, history
+from .. import dashboard, history, plots
 from ..models import WorkerRecord
 from .pages import REFRESH_EVERY, Page, alias_of, databases
 
@@ -29,7 +29,7 @@ class WorkerAdmin(Page):
             "workers",
             self.plural,
             crumbs=[(self.plural, None)],
-            now=timezone.localtime(),
+            now=plots.local(timezone.now()),
             refresh_every=int(REFRESH_EVERY.total_seconds()),
             databases=databases(alias, lambda other: self.url("workerrecord_changelist", alias=other)),
             workers=[worker for worker in everybody if worker.silence < dashboard.SILENT],

@@ -89,15 +89,18 @@ class Batcher:
             failed=self._break_down,
         )
 
-    def submit(self, lane: Lane[E, R], entries: Sequence[E], timeout: float | None = None) -> list[R] | None:
+    def submit(
+        self, lane: Lane[E, R], entries: Sequence[E], timeout: float | None = None, *, weight: int = 1
+    ) -> list[R] | None:
         """Return when the entries are durable, with their results in order (None if the lane has none).
 
         A call of more than a batch is written in several, in order; when one of those is refused, the ones
-        before it have landed and the ones after it are not written. Raises the write's own error, `QueueClosed`,
-        or after `timeout` seconds (None: never) `EnqueueTimeout`, which says what is still likely to land.
+        before it have landed and the ones after it are not written. Each of its entries takes the place of `weight`
+        in a batch. Raises the write's own error, `QueueClosed`, or after `timeout` seconds (None: never)
+        `EnqueueTimeout`, which says what is still likely to land.
         """
         self._check(lane, timeout)
-        call = ThreadCall(lane, entries)
+        call = ThreadCall(lane, entries, weight)
         try:
             answered = call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
         except BaseException:
@@ -112,10 +115,12 @@ class Batcher:
         lane: Lane[E, R],
         entries: Sequence[E],
         timeout: float | None = None,
+        *,
+        weight: int = 1,
     ) -> list[R] | None:
         """As `submit`, awaiting. A caller that is cancelled leaves as one that timed out does."""
         self._check(lane, timeout)
-        call = LoopCall(lane, entries)
+        call = LoopCall(lane, entries, weight)
         try:
             answered = await call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
         except BaseException:

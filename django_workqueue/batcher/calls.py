@@ -36,18 +36,32 @@ class Lane(Protocol[E, R_co]):
 
 
 class Call:
-    """Entries that one caller wants written, `written <= taken <= size` of them.
+    """Entries that one caller wants written, `written <= taken <= size` of them, each of which weighs as `weight` do.
 
     Those between `written` and `taken` are in flight, as the one part that a batch has of the call. The first
     `admitted` are written even if the caller leaves.
     """
 
-    __slots__ = ("admitted", "asked", "done", "entries", "error", "lane", "left", "results", "size", "taken", "written")
+    __slots__ = (
+        "admitted",
+        "asked",
+        "done",
+        "entries",
+        "error",
+        "lane",
+        "left",
+        "results",
+        "size",
+        "taken",
+        "weight",
+        "written",
+    )
 
-    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any], weight: int = 1) -> None:
         self.lane = lane
         self.entries = tuple(entries)
         self.asked = self.size = len(self.entries)
+        self.weight = weight
         self.admitted = 0
         self.taken = 0
         self.written = 0
@@ -124,8 +138,8 @@ class ThreadCall(Call):
 
     __slots__ = ("_bell",)
 
-    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
-        super().__init__(lane, entries)
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any], weight: int = 1) -> None:
+        super().__init__(lane, entries, weight)
         self._bell = threading.Lock()
         self._bell.acquire()
 
@@ -143,8 +157,8 @@ class LoopCall(Call):
 
     __slots__ = ("_answered", "loop")
 
-    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any]) -> None:
-        super().__init__(lane, entries)
+    def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any], weight: int = 1) -> None:
+        super().__init__(lane, entries, weight)
         self.loop = asyncio.get_running_loop()
         self._answered: asyncio.Future[bool] = self.loop.create_future()
 

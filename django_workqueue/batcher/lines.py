@@ -40,7 +40,7 @@ class Lines:
             self._admit()
 
     def take(self, most: int, aside: Collection[Lane[Any, Any]] = ()) -> tuple[Lane[Any, Any], list[Call]] | None:
-        """The next batch: the first `most` entries of the lane whose turn it is, which then goes to the back.
+        """The next batch: the first entries, weighing `most`, of the lane whose turn it is, which goes to the back.
 
         Lanes `aside` keep their turn.
         """
@@ -48,15 +48,18 @@ class Lines:
         if lane is None:
             return None
         line = self._lines.pop(lane)
-        calls = []
+        calls: list[Call] = []
         while line and most > 0:
             call = line[0]
-            start, stop = call.taken, min(call.size, call.taken + most)
+            room = most // call.weight
+            if not room and calls:
+                break
+            start, stop = call.taken, min(call.size, call.taken + max(room, 1))
             self._room += max(min(call.admitted, stop) - start, 0)
             call.taken = stop
             call.admitted = max(call.admitted, stop)
             calls.append(call)
-            most -= stop - start
+            most -= (stop - start) * call.weight
             if stop < call.size:
                 break
             line.popleft()

@@ -228,7 +228,7 @@ JOBS = about(
     "job",
     table="workqueue_job",
     ident="id",
-    scatter="q.id",
+    scatter="hashint8(q.id)",
     still_open=jobs.OPEN,
     state=JOB_STATE,
     closed={

@@ -1,7 +1,9 @@
 """Keys, kinds, payloads, errors and queue names of strangers' making are shown as text, and as nothing else."""
 
+import base64
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -89,3 +91,18 @@ def test_it_is_escaped_where_it_is_asked_about_and_told(admin_client):
             assert "<script>window" not in answer.content.decode()
     assert not WorkJob.objects.filter(outcome="dead").exists()
     assert "<script>window" not in admin_client.get("/admin/").content.decode()
+
+
+def cursor(*parts):
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800"])
+def test_what_no_text_of_the_servers_can_hold_is_no_error_in_an_address(admin_client, text):
+    scene.record("tiles", "items")
+    for page in ("items_changelist", "workjob_changelist"):
+        for name in ("queue", "kind", "key", "payload", "id", "state", "age"):
+            asked = urlencode({name: text}, errors="replace")
+            assert admin_client.get(f"{address(page)}?{asked}").status_code == 200, (page, name)
+        for after in (cursor(0, 0, 1, text), cursor(0, 0, text, "tiles"), cursor(0, 0, text, text)):
+            assert admin_client.get(address(page, after=after)).status_code == 200, (page, after)

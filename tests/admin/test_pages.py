@@ -118,3 +118,12 @@ def test_workers_that_fell_silent_are_told_apart(admin_client):
     answer = admin_client.get(address("workerrecord_changelist"))
     assert [worker.id for worker in answer.context["workers"]] == ["web-1"]
     assert [worker.id for worker in answer.context["silent"]] == ["old-1"]
+
+
+def test_pages_show_times_that_have_no_zone(admin_client, settings):
+    scene.record("tiles", "items")
+    scene.past("tiles", minutes=3, busy=3)
+    settings.USE_TZ = False
+    lists = ["dashboard", "queuerecord_changelist", "workerrecord_changelist", "workjob_changelist", "items_changelist"]
+    for path in [*map(address, lists), address("queuerecord_detail", name="tiles")]:
+        assert admin_client.get(path).status_code == 200, path

@@ -10,10 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone
 
 from django_workqueue import EnqueueTimeout, InvalidPayload, Job, JobQueue, Queue, QueueClosed, Worker
+from django_workqueue.managers import WorkJobQuerySet
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
 
 
@@ -423,6 +424,36 @@ def test_close_answers_whoever_still_waits_when_its_time_is_over(queue, connect,
     with pytest.raises(EnqueueTimeout, match="closed before the call was written"):
         waiting.result(timeout=10)
     holder.rollback()
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The characters that each statement sends, of those that send any number of texts."""
+    sizes = []
+    send = WorkJobQuerySet._send
+
+    def noted(table, statement, queue, params):
+        sizes.append(sum(len(text or "") for name in ("payloads", "results") for text in params.get(name, ())))
+        return send(table, statement, queue, params)
+
+    monkeypatch.setattr(WorkJobQuerySet, "_send", noted)
+    return lambda: max(sizes)
+
+
+def test_no_statement_has_more_than_some_mb_however_large_payloads_and_results_are(queue, largest):
+    large = ["x" * 500_000] * 30
+    ids = queue.enqueue_many("mail", large)
+    with transaction.atomic():
+        ids += queue.enqueue_many("mail", large)
+    assert [len(queue.get(number).payload) for number in ids] == [500_000] * 60
+    assert queue.complete(*queue.claim(limit=30), result=large[0]) == 30
+
+    @queue.handler("mail")
+    def mail(job):
+        return job.payload
+
+    assert Worker([queue]).drain().completed == 30
+    assert largest() < 5_000_000
 
 
 def test_ids_after_a_fork_are_the_childs_own(queue, table):
