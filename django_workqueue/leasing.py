@@ -166,6 +166,8 @@ class LeasingSource(Source):
             fence.offset = claimed.at + claimed.took - time.monotonic() * 1_000_000
             claimed.rows.sort(key=_position)
             rows += claimed.rows
+            if claimed.paused:
+                break
             if claimed.skipped:
                 floors.left(look, *max((-row[1], (row[3], row[0])) for row in claimed.rows if row[4]))
                 return self._ordered(fence, lease, rows, full=True)

@@ -29,11 +29,11 @@ def work() -> None:
 def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim."""
     rows = bare.execute(connection, CLAIM, {**parameters, "max": 0}).fetchall()
-    keys = [row[2] for row in rows if row[2] is not None]
+    keys = [row[3] for row in rows if row[3] is not None]
     if not keys:
         return None
     completion = {"keys": keys, "token": parameters["token"]}
-    return bare.Claimed(list(map(int, keys)), completion, max((row[5], row[2]) for row in rows))
+    return bare.Claimed(list(map(int, keys)), completion, max((row[6], row[3]) for row in rows))
 
 
 class Producer(bare.Producer):

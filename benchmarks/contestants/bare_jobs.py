@@ -33,7 +33,7 @@ def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Cl
     """One claim, with its payloads read."""
     given = {"kinds": [KIND], "mark": False, "worker": WORKER, "lapsed": 10}
     answer = bare.execute(connection, CLAIM, {**parameters, **given}).fetchall()
-    rows = sorted((row[3:] for row in answer if row[3] is not None), key=lambda row: row[0])
+    rows = sorted((row[4:] for row in answer if row[4] is not None), key=lambda row: row[0])
     if not rows:
         return None
     completion = {

@@ -78,8 +78,8 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
                 "max": max_attempts,
             },
         )
-        at, took = rows[0][:2]
-        return Claimed(at, took, [row[2:] for row in rows if row[2] is not None])
+        at, took, paused = rows[0][:3]
+        return Claimed(at, took, [row[3:] for row in rows if row[3] is not None], paused=paused)
 
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""

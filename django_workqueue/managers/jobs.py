@@ -139,8 +139,8 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
                 "lapsed": lapsed,
             },
         )
-        at, took, skipped = rows[0][:3]
-        return Claimed(at, took, [row[3:] for row in rows if row[3] is not None], skipped)
+        at, took, skipped, paused = rows[0][:4]
+        return Claimed(at, took, [row[4:] for row in rows if row[4] is not None], skipped, paused)
 
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""

@@ -79,6 +79,7 @@ class Claimed:
     took: int
     rows: list[tuple[Any, ...]]
     skipped: int = 0  # due, but left for a later claim
+    paused: bool = False  # nothing was looked for
 
 
 class WorkQuerySet(models.QuerySet[M]):

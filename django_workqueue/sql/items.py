@@ -99,7 +99,7 @@ INBOX_FIRST = Statement(
 
 # One interval per known priority, each from its floor, and one for each gap between them. An interval of one
 # priority is an index range that begins at the floor, past whatever is dead or leased in front of it.
-# The outer join gives the server's time even when nothing was due.
+# The outer join gives the server's time even when nothing was due, and whether that was because of a pause.
 _LEASABLE = """SELECT q.key, q.lease_until AS prior,
    statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
    FROM workqueue_item q WHERE q.queue = {Q}"""
@@ -107,7 +107,9 @@ _LEASABLE_END = f"""AND {DUE} ORDER BY -q.priority, q.available_at, q.key LIMIT 
 CLAIM = Statement(
     "item_claim",
     f"""
-    WITH due AS MATERIALIZED (
+    WITH halt AS MATERIALIZED (
+     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused),
+    due AS MATERIALIZED (
      SELECT x.key, x.prior, x.until
      FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::text[], %(hi)s::int[])
       WITH ORDINALITY f(lo, since, after, hi, i)
@@ -118,7 +120,7 @@ CLAIM = Statement(
       UNION ALL
       SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo < f.hi AND -q.priority >= f.lo AND -q.priority <= f.hi
        {_LEASABLE_END}) gap) x
-     WHERE NOT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL)
+     WHERE NOT (SELECT paused FROM halt)
      ORDER BY f.i LIMIT %(limit)s::int),
     upd AS (
      UPDATE workqueue_item q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
@@ -129,6 +131,7 @@ CLAIM = Statement(
      RETURNING q.key, q.priority, q.attempts, q.available_at)
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
      (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
+     (SELECT paused FROM halt) AS paused,
      upd.key, upd.priority, upd.attempts, (extract(epoch FROM upd.available_at) * 1000000)::bigint AS available,
      upd.key = ANY (ARRAY(SELECT key FROM due WHERE prior > 'epoch')) AS reclaimed
     FROM (VALUES (1)) one LEFT JOIN upd ON true

@@ -109,7 +109,9 @@ _LEASABLE_END = f"""AND {DUE} AND (%(kinds)s::text[] IS NULL OR q.kind = ANY (%(
 CLAIM = Statement(
     "job_claim",
     f"""
-    WITH due AS MATERIALIZED (
+    WITH halt AS MATERIALIZED (
+     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused),
+    due AS MATERIALIZED (
      SELECT x.id, x.prior, x.t, x.until
      FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::bigint[], %(hi)s::int[])
       WITH ORDINALITY f(lo, since, after, hi, i)
@@ -120,7 +122,7 @@ CLAIM = Statement(
       UNION ALL
       SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo < f.hi AND -q.priority >= f.lo AND -q.priority <= f.hi
        {_LEASABLE_END}) gap) x
-     WHERE NOT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL)
+     WHERE NOT (SELECT paused FROM halt)
      ORDER BY f.i LIMIT %(limit)s::int),
     taken AS MATERIALIZED (
      SELECT id FROM due WHERE prior = 'epoch'
@@ -138,6 +140,7 @@ CLAIM = Statement(
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
      (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
      (SELECT count(*) FROM due) - (SELECT count(*) FROM taken) AS skipped,
+     (SELECT paused FROM halt) AS paused,
      upd.id, upd.priority, upd.attempts, (date_part('epoch', upd.available_at) * 1000000)::bigint AS available,
      upd.id = ANY (ARRAY(SELECT id FROM due WHERE prior > 'epoch')) AS reclaimed,
      upd.kind, upd.payload::text, upd.max_attempts, (date_part('epoch', upd.enqueued_at) * 1000000)::bigint,

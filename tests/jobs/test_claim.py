@@ -329,6 +329,22 @@ def test_a_payload_that_python_does_not_take_fails_its_own_job_and_no_other(queu
 # Pausing
 
 
+def test_a_pause_passes_nothing_by_where_looking_from_the_beginning_is_dear(queue, table, monkeypatch):
+    from django_workqueue import floors
+
+    monkeypatch.setattr(floors, "CHEAP", -1)
+    monkeypatch.setattr(floors, "CHEAP_PER_ROW", 0)
+    queue.claim()
+    queue.claim()
+    number = queue.enqueue("mail")
+    table.age(number)
+    queue.source.floors._floors = {0: (1, 0)}
+    queue.pause()
+    assert queue.claim() == []
+    queue.resume()
+    assert ids(queue.claim()) == [number]
+
+
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(queue, table):
     number = queue.enqueue("mail")
     assert not queue.is_paused()

@@ -15,6 +15,7 @@ from tests.keyed.test_plans import (
     buffers,
     every_node,
     explain,
+    found_by,
     prepared,
     quiet,
     scans,
@@ -164,7 +165,7 @@ def test_a_claim_walks_the_claim_index_and_sorts_nothing(session, around, name, 
         session.execute("DELETE FROM workqueue_job WHERE queue = 'known'")
     around(MANY, priority="i %% 7")
     plan = claim(session, name, floors_at({-rank: (0, 0) for rank in range(7)}), kinds=["mail", "fax"])
-    walked = [scan for scan in scans(plan["Plans"][0]) if scan.get("Relation Name") == DEFAULT]
+    walked = [scan for scan in scans(found_by(plan)) if scan.get("Relation Name") == DEFAULT]
     assert {scan["Node Type"] for scan in walked} == {"Index Scan"}
     assert plan["Actual Rows"] == 100
     assert sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in walked) < 150
