@@ -32,10 +32,15 @@ CHEAP_PER_ROW = 7  # … plus this for each row it leases
 
 @dataclass(slots=True)
 class Look:
-    """One claim's view: its intervals, and whether they begin at the beginning."""
+    """One claim's view: its intervals, whether they begin at the beginning, and the server's time known before."""
 
     intervals: list[Interval]
     beginning: bool
+    known_at: int
+
+    def began(self) -> dict[int, Position]:
+        """Where it began at each priority that has a floor; at all others at the beginning."""
+        return {low: (since, after) for low, since, after, high in self.intervals if low == high}
 
 
 def rescan_in(took: float) -> float:
@@ -56,6 +61,7 @@ class Floors:
         self._lock = threading.Lock()  # guards all below
         self._floors: dict[int, Position] = {}
         self._history: deque[tuple[float, dict[int, Position]]] = deque()
+        self._at = 0  # the server's time by the latest claim, in µs
         self._dear = False
         self._over_budget = 0
         self._rescan_at = 0.0
@@ -92,7 +98,7 @@ class Floors:
             if now >= self._recent_at:
                 self._recent_at = now + RECENT_EVERY
                 floors = self._recent(now)
-            return Look(self._intervals(floors), beginning=False)
+            return Look(self._intervals(floors), beginning=False, known_at=self._at)
 
     def look_again(self) -> Look | None:
         """A look from the beginning, after one that did not and came back short, if it is cheap enough."""
@@ -105,27 +111,37 @@ class Floors:
             if look.beginning:
                 self._judge(took, count)
             settled: Position = (at - SETTLED, self._start[1])
+            self._tell_the_time(look, at, settled)
             for rank in last:
                 if rank not in self._floors and len(self._floors) < MAX_RANKS:
                     self._floors[rank] = self._start
             # A short claim has seen the end of every rank; a full one the end of those before its last.
             end = max(last) if count >= limit and last else HIGHEST_RANK + 1
+            began = look.began()
             for rank, floor in self._floors.items():
-                if rank < end:
-                    self._floors[rank] = max(floor, settled)
-                elif rank == end:
-                    self._floors[rank] = max(floor, min(last[rank], settled))
+                if rank > end or began.get(rank, self._start) > floor:
+                    continue  # not seen, or not from the floor on: that has been set back since
+                reached = settled if rank < end else min(last[rank], settled)
+                # What a full look from the beginning found may have lain behind the floor, and more of it may follow.
+                self._floors[rank] = reached if rank == end and look.beginning else max(floor, reached)
             self._remember()
 
     def left(self, look: Look, rank: int, position: Position) -> None:
         """What a claim found due behind this position it has left there: no floor may be past that."""
         with self._lock:
-            began = {low: (since, after) for low, since, after, high in look.intervals if low == high}
+            began = look.began()
             for known, floor in self._floors.items():
                 if known == rank:
                     self._floors[known] = min(floor, position)
                 elif known > rank:
                     self._floors[known] = min(floor, began.get(known, self._start))
+
+    def _tell_the_time(self, look: Look, at: int, settled: Position) -> None:
+        """Take no floor from another clock: a server that was failed over to may be behind the one before it."""
+        if at < look.known_at:
+            self._floors = {rank: min(floor, settled) for rank, floor in self._floors.items()}
+            self._at = at
+        self._at = max(self._at, at)
 
     def _judge(self, took: int, count: int) -> None:
         budget = CHEAP + CHEAP_PER_ROW * count
@@ -139,7 +155,8 @@ class Floors:
             self._rescan_at = self._clock() + rescan_in(took / 1e6)
 
     def _from_the_beginning(self) -> Look:
-        return Look(self._intervals(dict.fromkeys(self._floors, self._start)), beginning=True)
+        floors = dict.fromkeys(self._floors, self._start)
+        return Look(self._intervals(floors), beginning=True, known_at=self._at)
 
     def _intervals(self, floors: dict[int, Position]) -> list[Interval]:
         intervals: list[Interval] = []
@@ -162,7 +179,9 @@ class Floors:
 
     def _recent(self, now: float) -> dict[int, Position]:
         then = next((floors for age, floors in self._history if now - age >= RECENT_AGE), {})
-        return {rank: then.get(rank, self._start) if then else floor for rank, floor in self._floors.items()}
+        if not then:
+            return self._floors
+        return {rank: min(floor, then.get(rank, self._start)) for rank, floor in self._floors.items()}
 
 
 class Sparing:

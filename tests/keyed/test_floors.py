@@ -178,10 +178,66 @@ def test_no_floor_is_ever_later_than_a_second_ago(dear):
 
 
 def test_floors_do_not_go_back(dear):
+    early = [dear.look(), dear.look()]
     claim(dear, at=NOW)
-    claim(dear, at=NOW - 60 * SECOND)
+    dear.learn(early.pop(), NOW - 60 * SECOND, CHEAP, limit=100, last={}, count=0)
+    dear.learn(early.pop(), NOW - 60 * SECOND, CHEAP, limit=1, last={0: (NOW - 90 * SECOND, "a")}, count=1)
     claim(dear, rows=[(0, NOW - 90 * SECOND, "a")], limit=1)
     assert known(dear.look()) == {-5: (NOW - SECOND, ""), 0: (NOW - SECOND, "")}
+
+
+def test_no_floor_is_later_than_a_second_ago_on_a_server_whose_clock_is_behind_the_last_ones(dear):
+    claim(dear, at=NOW)
+    claim(dear, rows=[(-5, NOW - 90 * SECOND, "a")], limit=1, at=NOW - 60 * SECOND)
+    assert known(dear.look()) == {-5: (NOW - 61 * SECOND, ""), 0: (NOW - 61 * SECOND, "")}
+
+
+@pytest.fixture
+def crowd(dear, clock):
+    """A look from the beginning has just found more than it could take of priority 0, far behind the floor."""
+    clock.now += 1
+    claim(dear, at=NOW)
+    clock.now += 11
+    assert claim(dear, took=FAR_TOO_DEAR, rows=[(0, NOW - 60 * SECOND, "a")], limit=1, at=NOW + 11 * SECOND).beginning
+    return dear
+
+
+BEHIND = {-5: (NOW + 10 * SECOND, ""), 0: (NOW - 60 * SECOND, "a")}
+
+
+def test_after_a_full_look_from_the_beginning_the_next_goes_on_where_it_ended(crowd):
+    crowd._recent_at = float("inf")
+    assert known(crowd.look()) == BEHIND
+    claim(crowd, rows=[(0, NOW - 59 * SECOND, "b")], limit=1, at=NOW + 11 * SECOND)
+    assert known(crowd.look())[0] == (NOW - 59 * SECOND, "b")
+
+
+def test_a_look_from_further_on_does_not_pass_by_what_a_look_from_the_beginning_left(dear, clock):
+    """It was on its way already as that one ended."""
+    dear._recent_at = float("inf")
+    claim(dear, at=NOW)
+    clock.now += 11
+    beginning, other, full = dear.look(), dear.look(), dear.look()
+    last = {0: (NOW - 60 * SECOND, "a")}
+    dear.learn(beginning, NOW + 11 * SECOND, FAR_TOO_DEAR, limit=1, last=last, count=1)
+    dear.learn(other, NOW + 11 * SECOND, CHEAP, limit=1, last={}, count=0)
+    dear.learn(full, NOW + 11 * SECOND, CHEAP, limit=1, last={0: (NOW, "b")}, count=1)
+    assert known(dear.look()) == BEHIND
+
+
+def test_the_recent_look_does_not_pass_by_what_a_look_from_the_beginning_left(crowd, clock):
+    clock.now += 1.1  # the floors of two seconds ago are further on
+    assert known(crowd.look())[0] == BEHIND[0]
+
+
+def test_the_recent_look_does_not_pass_by_what_a_claim_has_left(dear, clock):
+    clock.now += 1
+    claim(dear, at=NOW)
+    clock.now += 2.5
+    claim(dear, at=NOW + SECOND)
+    dear.left(dear.look(), 0, (NOW - 30 * SECOND, "a"))
+    clock.now += 1.1
+    assert known(dear.look())[0] == (NOW - 30 * SECOND, "a")
 
 
 def test_a_priority_that_turns_up_gets_a_floor_of_its_own(dear):
@@ -388,6 +444,38 @@ def test_a_lapsed_lease_waits_for_the_look_from_the_beginning_where_that_is_dear
     assert hurried.claim() == []
     rescan(hurried, clock)
     assert keys(hurried.claim()) == ["a"]
+
+
+def test_a_crowd_of_lapsed_leases_is_all_found_once_a_look_from_the_beginning_has_met_it(
+    hurried, table, clock, monkeypatch
+):
+    monkeypatch.setattr(floors, "CHEAP", 0)
+    monkeypatch.setattr(floors, "CHEAP_PER_ROW", 0)
+    names = [f"{number:02}" for number in range(20)]
+    hurried.enqueue(*names)
+    assert len(hurried.claim()) == 20
+    table.age(*names, seconds=600)
+    table.lapse(*names)
+    assert hurried.claim() == []
+    rescan(hurried, clock)
+    assert [len(hurried.claim(limit=7)) for _ in range(4)] == [7, 7, 6, 0]
+
+
+@pytest.mark.parametrize("beginning", [False, True])
+def test_a_pause_passes_nothing_by(hurried, table, clock, beginning):
+    hurried.enqueue("a", "b", "c")
+    table.age("a", "b", "c", seconds=600)
+    made = hurried.source.floors
+    made._floors = dict.fromkeys(made._floors, (1, ""))
+    if beginning:
+        made._rescan_at = clock.now
+    hurried.pause()
+    for _ in range(5):
+        clock.now += 1
+        assert hurried.claim() == []
+    hurried.resume()
+    assert made.dear
+    assert [len(hurried.claim(limit=2)) for _ in range(3)] == [2, 1, 0]
 
 
 def test_a_late_commit_is_found_by_the_look_from_the_beginning(hurried, table, clock):
