@@ -28,6 +28,7 @@ RESCAN_LEAST = 1.0  # if it was the machine that was slow, that is soon found ou
 DISCOVER_EVERY = 10.0
 CHEAP = 2_000  # µs that a look from the beginning may take …
 CHEAP_PER_ROW = 7  # … plus this for each row it leases
+SPARING = 100  # what is done sparingly may be done again after so many times what it took
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ def rescan_in(took: float) -> float:
     Of what takes longer than a tenth of a second that would be too seldom: every ten seconds then, as long as that is
     no more than a fiftieth of the time.
     """
-    return max(RESCAN_LEAST, min(100 * took, max(RESCAN_EVERY, 50 * took)))
+    return max(RESCAN_LEAST, min(SPARING * took, max(RESCAN_EVERY, 50 * took)))
 
 
 class Floors:
@@ -185,7 +186,10 @@ class Floors:
 
 
 class Sparing:
-    """Does what may be as dear as a look from the beginning: at every claim while cheap, else within the same share."""
+    """Does what may be as dear as a look from the beginning: whenever asked while cheap, else in a hundredth of the time.
+
+    Nobody waits for it as for a lapsed lease, so that holds however dear it is.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -199,7 +203,7 @@ class Sparing:
         call()
         now = self._clock()
         if (now - began) * 1e6 > CHEAP:
-            self._again_at = now + rescan_in(now - began)
+            self._again_at = now + max(RESCAN_LEAST, SPARING * (now - began))
 
 
 class InboxFloor:

@@ -313,16 +313,17 @@ class KeyedSource(LeasingSource):
 
     def maintain_on(self, connection: Connection) -> None:
         """Fold, stall what lapsed on its last attempt, reap: a bounded share of each."""
-        table = self.table(connection)
-        self.inbox.fold(table)
-        self.reap(table, rounds=10)
+        self.inbox.fold(self.table(connection))
+        super().maintain_on(connection)
 
-    def reap(self, table: WorkItemQuerySet, rounds: int | None = None) -> int:
-        """Stall lapsed last attempts and delete what was retained long enough; how many were deleted."""
-        limit, most = self.settings.reap_batch, self.settings.max_attempts
-        if most:
-            in_rounds(rounds, limit, lambda: self._stall(table))
-        retention = self.settings.retention or KEPT_ERROR
+    def mark_spent(self, table: WorkItemQuerySet, rounds: int | None = None) -> None:
+        """Stall lapsed last attempts."""
+        if self.settings.max_attempts:
+            in_rounds(rounds, self.settings.reap_batch, lambda: self._stall(table))
+
+    def delete_old(self, table: WorkItemQuerySet, rounds: int | None = None) -> int:
+        """Delete what was retained long enough; how many were deleted."""
+        limit, retention = self.settings.reap_batch, self.settings.retention or KEPT_ERROR
         return in_rounds(rounds, limit, lambda: table.reap(self.name, retention, limit=limit))
 
     def _stall(self, table: WorkItemQuerySet) -> int:

@@ -26,6 +26,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 MAX_STATEMENT = 1000  # rows that one statement of ours names
+MAINTAIN_ROUNDS = 10
 
 # (ident, priority, attempts, available µs, reclaimed, …)
 Row = tuple[Any, ...]
@@ -122,11 +123,25 @@ class LeasingSource(Source):
 
     def reap_here(self) -> int:
         """Mark what is out of attempts, delete what was retained long enough, all there is; how many were deleted."""
-        return self.here(self.reap)
+        return self.here(self._reap)
+
+    def _reap(self, table: Any) -> int:
+        self.mark_spent(table)
+        return self.delete_old(table)
+
+    def maintain_on(self, connection: Connection) -> None:
+        """Mark and delete a bounded share; of the time too, as marking reads all that is ready."""
+        table = self.table(connection)
+        self.sparing.do(lambda: self.mark_spent(table, rounds=MAINTAIN_ROUNDS))
+        self.delete_old(table, rounds=MAINTAIN_ROUNDS)
 
     @abstractmethod
-    def reap(self, table: Any, rounds: int | None = None) -> int:
-        """The same in up to so many rounds."""
+    def mark_spent(self, table: Any, rounds: int | None = None) -> None:
+        """Mark what is out of attempts, in up to so many rounds."""
+
+    @abstractmethod
+    def delete_old(self, table: Any, rounds: int | None = None) -> int:
+        """Delete what was retained long enough, in up to so many rounds; how many were deleted."""
 
     def pause_here(self) -> None:
         """Note that the queue is paused."""

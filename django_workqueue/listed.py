@@ -399,13 +399,12 @@ class ListedSource(LeasingSource):
             "dead_retention": self.settings.dead_retention.total_seconds(),
         }
 
-    def maintain_on(self, connection: Connection) -> None:
-        """Bury and prune: a bounded share of each."""
-        self.reap(self.table(connection), rounds=10)
-
-    def reap(self, table: WorkJobQuerySet, rounds: int | None = None) -> int:
-        """Bury what lapsed on its last attempt, prune what was retained long enough; how many were deleted."""
+    def mark_spent(self, table: WorkJobQuerySet, rounds: int | None = None) -> None:
+        """Bury what lapsed on its last attempt."""
         in_rounds(rounds, PRUNE_BATCH, lambda: self._bury(table))
+
+    def delete_old(self, table: WorkJobQuerySet, rounds: int | None = None) -> int:
+        """Prune what was retained long enough; how many were deleted."""
         keep = dict.fromkeys(OUTCOMES, self.settings.retention) | {"dead": self.settings.dead_retention}
         return sum(self._prune(table, outcome, retention, rounds) for outcome, retention in keep.items())
 
