@@ -230,8 +230,6 @@ class InboxFloor:
             if not self._dear or now >= self._rescan_at:
                 self._rescan_at = now + RESCAN_EVERY
                 return 0
-            while len(self._seen) > 1 and now - self._seen[1][0] >= self.AGE:
-                self._seen.popleft()
             return self._seen[0][1] if self._seen and now - self._seen[0][0] >= self.AGE else 0
 
     def learn(self, since: int, highest: int | None, took: int, count: int) -> None:
@@ -240,6 +238,8 @@ class InboxFloor:
             now = self._clock()
             if highest is not None and (not self._seen or now - self._seen[-1][0] >= 1.0):
                 self._seen.append((now, highest))
+            while len(self._seen) > 1 and now - self._seen[1][0] >= self.AGE:
+                self._seen.popleft()
             if since == 0:
                 self._dear = took > self.CHEAP + 20 * count
                 self._rescan_at = now + max(RESCAN_EVERY, rescan_in(took / 1e6))

@@ -337,6 +337,14 @@ def test_the_inbox_is_looked_at_from_its_first_entry_while_that_is_cheap(clock):
         clock.now += 1
 
 
+def test_what_is_known_of_the_inbox_is_bounded_also_while_it_is_cheap(clock):
+    inbox = InboxFloor(clock)
+    for number in range(1000):
+        inbox.learn(inbox.since(), number, 1_000, 10)
+        clock.now += 1
+    assert len(inbox._seen) <= 62
+
+
 def test_a_dear_inbox_is_looked_at_from_the_highest_id_of_a_minute_ago_and_at_intervals_from_the_first(clock):
     inbox = InboxFloor(clock)
     inbox.learn(0, 0, FAR_TOO_DEAR, 0)
