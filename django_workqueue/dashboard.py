@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -31,13 +31,14 @@ FRACTIONS = (0.5, 0.95)
 BUDGET = 0.02  # seconds that figures known from a moment ago are looked up anew in
 KEPT = 60.0  # seconds for which a figure is good enough meanwhile
 CHARTS_KEPT = {HOUR: 0.0, DAY: 60.0, WEEK: 600.0}  # a long past changes slowly
-MOST_KEPT = 256  # of charts
+CHARTS_MOST = 256  # queues and spans come and go
 
 
 class Memory(Generic[K, V]):
-    """What this process found out, and when. Thread-safe."""
+    """What this process found out, and when; of `most` things, or of as many as there are. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self._lock = threading.Lock()  # guards _known
         self._known: dict[K, tuple[float, V]] = {}
 
@@ -46,7 +47,7 @@ class Memory(Generic[K, V]):
         with self._lock:
             self._known.pop(key, None)
             self._known[key] = time.monotonic(), value
-            while len(self._known) > MOST_KEPT:
+            while self._most is not None and len(self._known) > self._most:
                 del self._known[next(iter(self._known))]
         return value
 
@@ -62,20 +63,21 @@ class Memory(Generic[K, V]):
             at, _value = self._known.get(key, (-math.inf, None))
         return time.monotonic() - at
 
-    def clear(self) -> None:
-        """Forget it all."""
+    def forget(self, unwanted: Callable[[K], bool] = lambda _key: True) -> None:
+        """Forget it all, or what is unwanted."""
         with self._lock:
-            self._known.clear()
+            for key in list(filter(unwanted, self._known)):
+                del self._known[key]
 
 
 _figures: Memory[tuple[str, str], QueueStats] = Memory()
-_pasts: Memory[tuple[str, Span, str | None], History] = Memory()
+_pasts: Memory[tuple[str, Span, str | None], History] = Memory(CHARTS_MOST)
 
 
 def forget() -> None:
     """Let the next look find everything out anew."""
-    _figures.clear()
-    _pasts.clear()
+    _figures.forget()
+    _pasts.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,8 @@ def queue_views(alias: str, names: Sequence[str] = ()) -> list[QueueView]:
     known = inventory.queues(names, using=alias)
     past = history.history(alias, HOUR, queue=names[0] if len(names) == 1 else None)
     stats = _stats(known)
+    if not names:
+        _figures.forget(lambda key: key[0] == alias and key[1] not in stats)  # the queue is gone
     return [QueueView(queue, stats[queue.name], past.of(queue.name)) for queue in known]
 
 
