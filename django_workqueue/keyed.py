@@ -99,7 +99,6 @@ class KeyedSource(LeasingSource):
         self.max_attempts = settings.max_attempts
         self.min_wake_interval = settings.min_wake_interval
         self.inbox = Inbox(name)
-        self._folds_next = False  # whether a worker's next claim folds the inbox
         # A lane outlives its source in the batcher, so it must not hold on to it: queues live by their references.
         self.lane = KeyLane(name, self.face, using, self.described())
 
@@ -135,26 +134,12 @@ class KeyedSource(LeasingSource):
     def claim_on(
         self, connection: Connection, limit: int, lease: timedelta, kinds: Iterable[str] | None = None
     ) -> Claim:
-        """Lease due items; keys that do not decode are released with their error.
-
-        The inbox is folded every other time only, or when nothing is found without: a lone item, just enqueued, is
-        not to wait for that. Until then more may be due.
-        """
-        table = self.table(connection)
-        if not self._folds_next:
-            self._folds_next = True
-            claim = self._lease(table, limit, lease)
-            if claim.works:
-                claim.full = True
-                return claim
-        self._folds_next = False
-        return self._claim(table, limit, lease)
+        """Lease due items; keys that do not decode are released with their error."""
+        return self._claim(self.table(connection), limit, lease)
 
     def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
+        # First: what is asked for in a transaction and what is waiting already are one piece of work.
         self.inbox.fold(table)
-        return self._lease(table, limit, lease)
-
-    def _lease(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
         claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease, self.floors)
         most = self.settings.max_attempts
         if most and not claim.full and not self.floors.dear:

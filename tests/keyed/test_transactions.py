@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.test import AsyncClient, Client, SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.urls import path
 
-from django_workqueue import Entry, JobQueue, Queue, QueueClosed, inbox, metrics
+from django_workqueue import Entry, JobQueue, Queue, QueueClosed, Worker, inbox, metrics
 from django_workqueue.database import Connection
 from django_workqueue.models import WorkItem
 from django_workqueue.notify import Waker
@@ -328,20 +328,26 @@ def test_many_claims_fold_one_inbox_and_no_enqueue_is_folded_twice(queue, table)
     assert table.inbox() == []
 
 
-def test_a_workers_claims_fold_the_inbox_every_other_time_and_whenever_they_find_nothing(queue, table):
-    own = Connection("default", application="test")
-    try:
-        with transaction.atomic():
-            queue.enqueue("inside")
-        assert keys(queue.source.claim_on(own, 5, MINUTE).works) == ["inside"]
-        queue.enqueue(*"abcdef")
-        with transaction.atomic():
-            queue.enqueue("loud", priority=9)
-        first = queue.source.claim_on(own, 2, MINUTE)
-        assert first.full
-        assert "loud" in keys(first.works + queue.source.claim_on(own, 2, MINUTE).works)
-    finally:
-        own.close()
+def test_a_key_that_is_asked_for_inside_and_outside_a_transaction_is_one_piece_of_work(queue, table):
+    ran = []
+    queue.handler(ran.append)
+    with transaction.atomic():
+        queue.enqueue("a", "b")
+    queue.enqueue("a", "c")
+    with transaction.atomic():
+        queue.enqueue("c")
+    assert Worker([queue]).drain().completed == 3
+    assert sorted(item.key for item in ran) == ["a", "b", "c"]
+
+
+def test_a_workers_claim_folds_the_inbox_before_it_looks(queue, table):
+    with contextlib.closing(Connection("default", application="test")) as connection:
+        for number in range(4):
+            with transaction.atomic():
+                queue.enqueue(f"inside {number}", priority=1)
+            queue.enqueue(f"outside {number}")
+            claim = queue.source.claim_on(connection, 100, MINUTE)
+            assert keys(claim.works) == [f"inside {number}", f"outside {number}"]
 
 
 # Claims in the same transaction
