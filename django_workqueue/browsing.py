@@ -98,11 +98,6 @@ class Filters:
     within: timedelta | None = None
     beyond: timedelta | None = None
 
-    @property
-    def narrows(self) -> bool:
-        """Whether anything but queue and state is asked for."""
-        return replace(self, queue=None, state=None) != Filters()
-
 
 @dataclass(slots=True)
 class Page(Generic[R]):

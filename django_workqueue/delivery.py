@@ -65,10 +65,6 @@ class Job:
         """Whether the job was cancelled, or its lease is lost: the outcome is dropped, so the handler may stop."""
         return self.id in self._fence.lost
 
-    @property
-    def _ident(self) -> int:
-        return self.id
-
 
 def error_entry(error: BaseException | None) -> str | None:
     """One attempt's error, as the history keeps it. The server adds the time and the attempt's number."""

@@ -35,11 +35,6 @@ def count(value: int) -> str:
     return f"≈ {number(round(value / step) * step)}"
 
 
-def at_most(value: int, most: int = EXACT_TO) -> str:
-    """A count that was stopped at `most`: "10,000+"."""
-    return number(value) if value <= most else f"{number(most)}+"
-
-
 def age(duration: timedelta) -> str:
     """A duration to two units: "3 min 20 s"."""
     seconds = max(round(duration.total_seconds()), 0)

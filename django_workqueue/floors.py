@@ -186,7 +186,7 @@ class Floors:
 
 
 class Sparing:
-    """Does what may be as dear as a look from the beginning: whenever asked while cheap, else in a hundredth of the time.
+    """Does what may be as dear as a look from the beginning: whenever asked while cheap, else 1 % of the time.
 
     Nobody waits for it as for a lapsed lease, so that holds however dear it is.
     """

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from django.db import DatabaseError, connections
 
@@ -24,9 +24,6 @@ from .keys import CheckedCodec
 from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
 from .text import error_text
-
-if TYPE_CHECKING:
-    from .managers import WorkQuerySet
 
 logger = logging.getLogger("django_workqueue")
 
@@ -58,10 +55,6 @@ class Item(Generic[K]):
     def lease_lost(self) -> bool:
         """Whether the lease is known to be gone: somebody else may be working the key, and the outcome is dropped."""
         return self._text in self._fence.lost
-
-    @property
-    def _ident(self) -> str:
-        return self._text
 
 
 @dataclass(frozen=True)
@@ -154,9 +147,6 @@ class KeyedSource(LeasingSource):
 
         return take
 
-    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
-        return cast("WorkItemQuerySet", table).discover(self.name, limit=limit)
-
     def _delivered(self, table: WorkItemQuerySet, claim: Claim, rows: list[Row]) -> Claim:
         """The claim with its items. A key that does not decode fails by itself, not the claim."""
         codec, name, fence = self.settings.key, self.name, claim.fence
@@ -202,9 +192,7 @@ class KeyedSource(LeasingSource):
         for chunk in apart(items, lambda item: item._text):
             named, tokens = fenced(chunk)
             done += self.here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
-        for keys in chunks(sorted(set(texts))):
-            done += self.here(lambda table: table.complete(self.name, keys, keep=keep))  # noqa: B023
-        return done
+        return done + self.in_pieces(texts, lambda table, keys: table.complete(self.name, keys, keep=keep))
 
     def release_here(self, items: Sequence[Item[Any]], texts: Sequence[str], *, delay: int, error: str | None) -> int:
         """Give items of their own leases back, and keys of whatever lease is there."""
@@ -232,7 +220,7 @@ class KeyedSource(LeasingSource):
 
     def remove_here(self, texts: Sequence[str]) -> int:
         """Delete keys, out of the inbox too."""
-        return sum(self.here(lambda table: table.remove(self.name, keys)) for keys in chunks(sorted(set(texts))))  # noqa: B023
+        return self.in_pieces(texts, lambda table, keys: table.remove(self.name, keys))
 
     # for the worker
 

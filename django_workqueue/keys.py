@@ -11,7 +11,7 @@ import json
 import re
 import typing
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from .exceptions import EmptyKey, InvalidKey, KeyDecodeError, KeyHasControlCharacter, KeyTooLong, of_queue
@@ -76,11 +76,6 @@ class CheckedCodec(Generic[K]):
             of_queue(error, self.queue)
             raise
         return text
-
-    def encode_all(self, keys: Iterable[K]) -> list[str]:
-        """The texts of many keys, in order."""
-        encode = self.encode
-        return [encode(key) for key in keys]
 
     def decode(self, text: str) -> K:
         """The key of a stored text. Raises `KeyDecodeError` naming the text."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -65,6 +65,14 @@ class LeasingSource(Source):
         """Send on the calling thread's connection: again after a deadlock, unless in a transaction of the caller's."""
         table = self.table()
         return call(table if database.inside_transaction(self.alias) else table.persistent())
+
+    def in_pieces(self, idents: Iterable[Any], call: Callable[[Any, list[Any]], int], size: int = MAX_STATEMENT) -> int:
+        """Send `call(table, some)` for all of the idents, each once and in order, `size` at a time; the sum."""
+
+        def of(some: list[Any]) -> int:
+            return self.here(lambda table: call(table, some))
+
+        return sum(of(list(some)) for some in chunks(sorted(set(idents)), size))
 
     def extended(self, works: Sequence[W], lease: timedelta, ident: Callable[[W], Any]) -> list[W]:
         """Renew leases by hand; the works still held. Rows that others hold for a moment are tried again."""
@@ -213,12 +221,10 @@ class LeasingSource(Source):
         rows.sort(key=_priority, reverse=True)
         return Claim(fence, lease, [], sum(row[4] for row in rows), full), rows
 
-    def discover(self, table: WorkQuerySet[Any]) -> list[int]:
+    def discover(self, table: Any) -> list[int]:
         """The ranks in use, the loudest `MAX_RANKS` of them."""
-        return self._discover(table, MAX_RANKS)
-
-    @abstractmethod
-    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]: ...
+        ranks: list[int] = table.discover(self.name, limit=MAX_RANKS)
+        return ranks
 
 
 def _token(work: Any) -> int:

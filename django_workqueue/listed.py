@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from django.db import connections
 
@@ -27,9 +27,6 @@ from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table, 
 from .leasing import LeasingSource, Row, apart, at_once, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, Settling, WorkJobQuerySet, microseconds
 from .text import told
-
-if TYPE_CHECKING:
-    from .managers import WorkQuerySet
 
 logger = logging.getLogger("django_workqueue")
 
@@ -195,9 +192,6 @@ class ListedSource(LeasingSource):
 
         return take
 
-    def _discover(self, table: WorkQuerySet[Any], limit: int) -> list[int]:
-        return cast("WorkJobQuerySet", table).discover(self.name, limit=limit)
-
     def _delivered(self, table: WorkJobQuerySet, claim: Claim, rows: list[Row]) -> Claim:
         """The claim with its jobs. One whose JSON does not decode fails by itself, not the claim."""
         name, fence, loads, new, become, append = (
@@ -293,15 +287,11 @@ class ListedSource(LeasingSource):
 
     def cancel_here(self, ids: Iterable[int]) -> int:
         """Cancel pending and running jobs."""
-        cancelled: int = sum(
-            self.here(lambda table: table.cancel(self.name, some))  # noqa: B023
-            for some in chunks(sorted(set(ids)))
-        )
-        return cancelled
+        return self.in_pieces(ids, lambda table, some: table.cancel(self.name, some))
 
     def retry_here(self, ids: Iterable[int]) -> int:
         """Let dead and cancelled jobs start afresh."""
-        retried: int = sum(self.here(lambda table: table.retry(self.name, some)) for some in chunks(sorted(set(ids))))  # noqa: B023
+        retried = self.in_pieces(ids, lambda table, some: table.retry(self.name, some))
         if retried:
             self.wake()
         return retried

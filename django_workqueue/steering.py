@@ -16,7 +16,7 @@ from . import conf, database, keyed, lanes, listed
 from .browsing import Browser, Cursor, Filters
 from .inventory import KnownQueue
 from .keys import CheckedCodec, check_priority
-from .leasing import LeasingSource, chunks
+from .leasing import LeasingSource
 from .sql import Statement
 from .sql import steer as sql
 
@@ -44,11 +44,9 @@ def delete(queue: KnownQueue, ids: Sequence[int], _options: Mapping[str, Any]) -
 def hurry(queue: KnownQueue, idents: Sequence[Any], _options: Mapping[str, Any]) -> int:
     """Let what waits for its time be due now."""
     source = queue.source
-    hurried: int = sum(
-        source.here(lambda table: table.hurry(source.name, some, limit=BATCH))  # noqa: B023
-        for some in chunks(sorted(set(idents)), BATCH)
+    return _woken(
+        source, source.in_pieces(idents, lambda table, some: table.hurry(source.name, some, limit=BATCH), BATCH)
     )
-    return _woken(source, hurried)
 
 
 def prioritize_jobs(queue: KnownQueue, ids: Sequence[int], options: Mapping[str, Any]) -> int:
@@ -72,10 +70,7 @@ def complete(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]
     if queue.configured:
         return _items(queue).complete_here([], keys)
     # Nobody here says for how long it is kept: the reaper of those who know will.
-    return sum(
-        queue.source.here(lambda table: table.complete(queue.name, some, keep=True))  # noqa: B023
-        for some in chunks(sorted(set(keys)), BATCH)
-    )
+    return queue.source.in_pieces(keys, lambda table, some: table.complete(queue.name, some, keep=True), BATCH)
 
 
 def remove(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]) -> int:
@@ -192,11 +187,11 @@ def _jobs(queue: KnownQueue) -> listed.ListedSource:
 
 
 def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], params: Mapping[str, Any]) -> int:
-    done: int = sum(
-        source.here(lambda table: table.send(statement, source.name, {"idents": list(some), **params})[0][0])  # noqa: B023
-        for some in chunks(sorted(set(idents)), BATCH)
-    )
-    return _woken(source, done)
+    def send(table: Any, some: list[Any]) -> int:
+        count: int = table.send(statement, source.name, {"idents": some, **params})[0][0]
+        return count
+
+    return _woken(source, source.in_pieces(idents, send, BATCH))
 
 
 def _drained(source: LeasingSource, statements: Sequence[Statement], budget: timedelta) -> tuple[int, bool]:
@@ -215,5 +210,5 @@ def _drained(source: LeasingSource, statements: Sequence[Statement], budget: tim
 
 def _woken(source: LeasingSource, done: int) -> int:
     if done:
-        lanes.wake_later(source.alias, source.name)
+        source.wake()
     return done

@@ -25,7 +25,6 @@ from django.urls import path, reverse
 from django.urls.resolvers import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.views.decorators.cache import never_cache
 
 from .. import conf, engine
 
@@ -198,5 +197,4 @@ def databases(chosen: str, address: Callable[[str], str]) -> list[dict[str, Any]
     return [{"name": alias, "url": address(alias), "chosen": alias == chosen} for alias in aliases()]
 
 
-LIVE = never_cache
 REFRESH_EVERY = timedelta(seconds=5)
