@@ -1,6 +1,8 @@
 """The reference leaves nothing out, and names no setting or option that there is not."""
 
 import argparse
+import ast
+import inspect
 import re
 import shutil
 import struct
@@ -11,7 +13,8 @@ from django.core.management import BaseCommand, get_commands, load_command_class
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
-from django_workqueue import conf
+import django_workqueue
+from django_workqueue import conf, testing
 
 PROJECT = Path(__file__).resolve().parent.parent
 REFERENCE = PROJECT / "docs" / "reference"
@@ -44,6 +47,54 @@ def options(command: BaseCommand) -> set[str]:
             if isinstance(action, argparse._SubParsersAction):
                 parsers.extend(action.choices.values())
     return found
+
+
+def bullets(text: str) -> dict[str, str]:
+    """What a list documents: each name with its arguments as they are printed."""
+    return dict(re.findall(r"^- `(\w+)(?:\((.*?)\))?`:", text, re.MULTILINE | re.DOTALL))
+
+
+def arguments(printed: str) -> list[str]:
+    """The arguments of a printed call: names with their stars, the bare star left out, without defaults."""
+    call = ast.parse(f"def call({printed}): ...").body[0].args
+    starred = ["*" + call.vararg.arg] if call.vararg else []
+    keyed = ["**" + call.kwarg.arg] if call.kwarg else []
+    return [each.arg for each in call.args] + starred + [each.arg for each in call.kwonlyargs] + keyed
+
+
+def signature(function) -> list[str]:
+    """The same of a function, or of a class as it is made."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [stars.get(each.kind, "") + name for name, each in inspect.signature(function).parameters.items()]
+
+
+def methods(of: type) -> dict[str, object]:
+    return {name: member for name, member in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+def test_the_api_lists_every_public_name_with_its_arguments():
+    text = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    functions = {name: value for name, value in vars(testing).items() if inspect.isfunction(value)}
+    helpers = {name for name in functions if name.startswith("_") or functions[name].__module__ != testing.__name__}
+    named = {name: getattr(django_workqueue, name) for name in django_workqueue.__all__}
+    named |= {name: value for name, value in functions.items() if name not in helpers}
+    assert {name for name in named if f"`{name}`" not in text and f"`{name}(" not in text} == set()
+    for name, printed in bullets(text).items():
+        if printed and name in named:
+            assert arguments(printed) == signature(named[name]), name
+
+
+@pytest.mark.parametrize("of", ["Queue", "JobQueue", "Worker", "Subscriber"])
+def test_the_api_lists_every_public_method_with_its_arguments(of):
+    text = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^##+ {of}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    listed = bullets(section)
+    there = methods(getattr(django_workqueue, of))
+    twins = {name for name in there if name.removeprefix("a") in there and f"`{name}`" in section}
+    assert set(there) - {"await_wake"} == twins | (set(listed) - {of, "using"})
+    assert ("`await_wake(poll)`" in section) == ("await_wake" in there)
+    for name in set(there) & set(listed):
+        assert ["self", *arguments(listed[name])] == signature(there[name]), name
 
 
 def prose(page: Path) -> str:
