@@ -2,10 +2,12 @@
 
 import argparse
 import ast
+import builtins
 import inspect
 import re
 import shutil
 import struct
+import symtable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hatchling.plugin.manager import PluginManager
 
 import django_workqueue
 from django_workqueue import conf, testing
+from tests import pages
 
 PROJECT = Path(__file__).resolve().parent.parent
 REFERENCE = PROJECT / "docs" / "reference"
@@ -124,6 +127,27 @@ def test_every_link_leads_somewhere_anchors_too(page):
         if not there.is_file() or (anchor and anchor not in anchors(there)):
             lost.append(link)
     assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_an_example_that_is_headed_as_a_file_imports_what_it_uses(page):
+    for example in pages.BLOCK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"# [\w/]+\.py\n", example):
+            assert missing(symtable.symtable(example, str(page), "exec")) == set(), example
+
+
+def missing(module: symtable.SymbolTable) -> set[str]:
+    """The names that a module's code asks for and that are neither its own nor Python's."""
+    own = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+    own |= {each.get_name() for each in module.get_symbols() if each.is_namespace()}
+    asked: set[str] = set()
+    tables = [module]
+    for table in tables:
+        tables.extend(table.get_children())
+        for each in table.get_symbols():
+            if each.is_referenced() and (each.is_global() or table is module):
+                asked.add(each.get_name())
+    return asked - own - set(dir(builtins))
 
 
 def test_the_readme_shows_the_admin_and_links_to_its_page():
