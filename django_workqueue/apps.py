@@ -11,6 +11,7 @@ from importlib import import_module
 from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
@@ -38,11 +39,17 @@ class WorkqueueConfig(AppConfig):
 
 
 def bring_task_queues(names: Sequence[str]) -> None:
-    """Let the backends in `TASKS` that are ours bring their queues. Where there are none, tasks are not imported."""
-    for given in (getattr(settings, "TASKS", None) or {}).values():
+    """Let the backends in `TASKS` that are ours bring their queues. Where there are none, tasks are not imported.
+
+    Raises `ImproperlyConfigured` for one that is not there, or whose setting is wrong.
+    """
+    for alias, given in (getattr(settings, "TASKS", None) or {}).items():
         path = given.get("BACKEND", "")
         if path.startswith(f"{__package__}."):
-            import_string(path)
+            try:
+                import_string(path)
+            except ImportError as error:
+                raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}.") from error
         elif not path.startswith(("django.tasks.", "django_tasks.")):
             with contextlib.suppress(ImportError):  # not ours to complain of: Django does when it is used
                 import_string(path)

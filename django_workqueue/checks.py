@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import django
+from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Info
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from . import conf, database
 from .batcher import threads_available
@@ -20,7 +23,15 @@ from .exceptions import UnsupportedDatabase
 
 def check_all(**_: Any) -> list[CheckMessage]:
     """Every check that needs no server."""
-    return [*_unknown_settings(), *_bad_values(), *_aliases(), *_drivers(), *_threads()]
+    return [
+        *_unknown_settings(),
+        *_bad_values(),
+        *_middleware(),
+        *_aliases(),
+        *_task_backends(),
+        *_drivers(),
+        *_threads(),
+    ]
 
 
 def _unknown_settings() -> Iterator[CheckMessage]:
@@ -42,12 +53,46 @@ def _bad_values() -> Iterator[CheckMessage]:
         conf.history,
         conf.middleware,
         conf.autodiscover,
+        _notify,
     )
     for read in readers:
         try:
             read()
         except ImproperlyConfigured as error:
             yield Error(str(error), id="workqueue.E001")
+
+
+def _notify() -> None:
+    # At its use it is taken for what it is worth: there is nobody to be told on the thread that sends wakes.
+    value = getattr(settings, "WORKQUEUE_NOTIFY", True)
+    if not isinstance(value, bool):
+        raise ImproperlyConfigured(f"WORKQUEUE_NOTIFY must be True or False, not {value!r}")
+
+
+def _middleware() -> Iterator[CheckMessage]:
+    try:
+        entries = conf.middleware()
+    except ImproperlyConfigured:
+        return
+    for entry in entries:
+        problem = _problem_of_middleware(entry)
+        if problem:
+            yield Error(f"WORKQUEUE_MIDDLEWARE: {problem}.", id="workqueue.E004")
+
+
+def _problem_of_middleware(entry: Any) -> str | None:
+    """What is wrong with a middleware, as far as can be told without making it."""
+    factory = entry
+    if isinstance(entry, str):
+        try:
+            factory = import_string(entry)
+        except Exception as error:  # noqa: BLE001 - somebody's module
+            return f"{entry} cannot be imported: {error!r}"
+    if not callable(factory):
+        return f"{entry} is no middleware: it cannot be called"
+    if not getattr(factory, "sync_capable", True) and not getattr(factory, "async_capable", False):
+        return f"{entry} is neither sync_capable nor async_capable"
+    return None
 
 
 def _aliases() -> Iterator[CheckMessage]:
@@ -64,6 +109,24 @@ def _aliases() -> Iterator[CheckMessage]:
             database.require_postgresql(connections[alias])
         except UnsupportedDatabase as error:
             yield Error(str(error), hint=f"{setting} is {alias!r}.", id="workqueue.E003")
+
+
+def _task_backends() -> Iterator[CheckMessage]:
+    """Whether the backends of ours are there. How they are set up they check themselves."""
+    named = {alias: given.get("BACKEND", "") for alias, given in (getattr(settings, "TASKS", None) or {}).items()}
+    ours = {alias: path for alias, path in named.items() if path.startswith(f"{__package__}.")}
+    for alias, path in ours.items():
+        try:
+            import_string(path)
+        except ImportError as error:
+            yield Error(f"TASKS[{alias!r}]: {error}.", id="workqueue.E005")
+            return
+    if ours and django.VERSION < (6, 0) and not apps.is_installed("django_tasks"):
+        yield checks.Warning(
+            "TASKS is set, but the backport of Django's tasks is not installed as an app: nobody checks the setting.",
+            hint="Add 'django_tasks' to INSTALLED_APPS.",
+            id="workqueue.W003",
+        )
 
 
 def _drivers() -> Iterator[CheckMessage]:

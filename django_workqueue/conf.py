@@ -30,12 +30,15 @@ def _setting(name: str) -> Any:
 
 
 def _duration(name: str) -> timedelta:
-    value = _setting(name)
+    value = length = _setting(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = timedelta(seconds=value)
-    if not isinstance(value, timedelta) or value <= timedelta(0):
+        try:
+            length = timedelta(seconds=value)
+        except (ValueError, OverflowError):  # NaN, or a number beyond all bounds
+            length = None
+    if not isinstance(length, timedelta) or length <= timedelta(0):
         raise ImproperlyConfigured(f"{name} must be a positive timedelta or number of seconds, not {value!r}")
-    return value
+    return length
 
 
 def database() -> str:

@@ -16,10 +16,15 @@ def autodiscover(names: Sequence[str] = ()) -> None:
 
     `names` are the queues that are wanted, if only some are. What goes wrong in importing one is raised as it is.
     """
+    import_modules()
+    bring(names)
+
+
+def import_modules() -> None:
+    """Import the module of each installed app that has one. What goes wrong is raised as it is."""
     module = conf.autodiscover()
     if module:
         autodiscover_modules(module)
-    bring(names)
 
 
 def looked_in() -> list[str]:

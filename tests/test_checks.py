@@ -3,8 +3,10 @@
 import sys
 from types import SimpleNamespace
 
+import django
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
@@ -30,19 +32,52 @@ def test_an_unknown_setting_is_a_warning_that_names_the_nearest():
     ("name", "value"),
     [
         ("WORKQUEUE_POLL_INTERVAL", 0),
+        ("WORKQUEUE_POLL_INTERVAL", -1),
         ("WORKQUEUE_POLL_INTERVAL", "soon"),
+        ("WORKQUEUE_POLL_INTERVAL", float("inf")),
+        ("WORKQUEUE_POLL_INTERVAL", float("nan")),
         ("WORKQUEUE_ENQUEUE_TIMEOUT", -1),
         ("WORKQUEUE_BATCH_MAX", 0),
         ("WORKQUEUE_HISTORY", None),
         ("WORKQUEUE_MIDDLEWARE", "a.b.C"),
         ("WORKQUEUE_AUTODISCOVER", 7),
+        ("WORKQUEUE_NOTIFY", "False"),
+        ("WORKQUEUE_NOTIFY", 0),
     ],
 )
 def test_a_setting_of_a_wrong_value_is_an_error_that_shows_it(name, value):
     with override_settings(**{name: value}):
         (message,) = [message for message in check_all() if message.id == "workqueue.E001"]
     assert name in message.msg
-    assert repr(value) in message.msg
+    assert message.msg.endswith(f", not {value!r}")
+
+
+def never_made(get_result):
+    raise AssertionError("a check makes no middleware")
+
+
+def of_neither_world(get_result): ...
+
+
+of_neither_world.sync_capable = of_neither_world.async_capable = False
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("shop.middleware.log", "shop.middleware.log cannot be imported: ModuleNotFoundError"),
+        ("tests.test_checks.nothing", "tests.test_checks.nothing cannot be imported: ImportError"),
+        ("nodots", "nodots cannot be imported: ImportError"),
+        ("tests.test_checks.__name__", "tests.test_checks.__name__ is no middleware: it cannot be called"),
+        (7, "7 is no middleware: it cannot be called"),
+        ("tests.test_checks.of_neither_world", "is neither sync_capable nor async_capable"),
+    ],
+)
+def test_a_middleware_that_cannot_be_is_an_error_that_names_it(entry, says):
+    good = ["tests.test_checks.never_made", never_made]
+    with override_settings(WORKQUEUE_MIDDLEWARE=[*good, entry]):
+        (message,) = [message for message in check_all() if message.id == "workqueue.E004"]
+    assert says in message.msg
 
 
 @pytest.mark.parametrize("name", ["WORKQUEUE_DATABASE", "WORKQUEUE_LISTEN_DATABASE"])
@@ -81,6 +116,21 @@ def test_what_is_wrong_with_a_task_backend_is_said_too():
         messages = run_checks()
     (message,) = [message for message in messages if message.id == "workqueue.E102"]
     assert "max_atempts" in message.msg
+
+
+def test_a_backend_of_ours_that_is_not_there_is_an_error():
+    with override_settings(TASKS={"default": {"BACKEND": "django_workqueue.backends.WorkqueueBackend"}}):
+        (message,) = [message for message in check_all() if message.id == "workqueue.E005"]
+    assert "TASKS['default']: No module named 'django_workqueue.backends'" in message.msg
+
+
+def test_the_backport_wants_to_be_an_app_so_that_its_checks_run():
+    installed = [app for app in settings.INSTALLED_APPS if app != "django_tasks"]
+    with override_settings(TASKS={"default": {"BACKEND": "django_workqueue.backend.WorkqueueBackend"}}):
+        with override_settings(INSTALLED_APPS=installed):
+            assert ("workqueue.W003" in ids()) == (django.VERSION < (6, 0))
+        with override_settings(INSTALLED_APPS=[*installed, "django_tasks"] if django.VERSION < (6, 0) else installed):
+            assert "workqueue.W003" not in ids()
 
 
 def test_the_checks_are_registered():

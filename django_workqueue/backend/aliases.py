@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import Error
 
@@ -41,9 +42,9 @@ class Alias:
 
     @property
     def options(self) -> Options:
-        """Raises `ImproperlyConfigured` for options that are wrong."""
+        """Raises `ImproperlyConfigured` where the setting is wrong."""
         if self._options is None:
-            self._options = Options.read(self.name, self.given.get("OPTIONS", {}))
+            self._options = Options.read(self.name, self.given)
         return self._options
 
     @property
@@ -61,9 +62,15 @@ class Alias:
         return queue
 
     def bring(self, names: Sequence[str]) -> None:
-        """Make the queues that a worker of `names` (none: of all) may be about to work, with their handlers."""
+        """Make the queues that a worker of `names` (none: of all) may be about to work, with their handlers.
+
+        Raises `ImproperlyConfigured` where the setting is wrong, or a queue of it is set up otherwise.
+        """
         for name in sorted(self.names or self._unlisted(names)):
-            queue = self.queue(name)
+            try:
+                queue = self.queue(name)
+            except (TypeError, ValueError) as error:
+                raise ImproperlyConfigured(f"TASKS[{self.name!r}]['QUEUES']: {error}.") from error
             with _lock:
                 self._bring_handlers(queue.source)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import connections
 
-from django_workqueue import database
+from django_workqueue import database, discovery
 from django_workqueue.exceptions import UnsupportedDatabase
 from django_workqueue.keys import check_name
 
 from .aliases import Alias
-from .options import Imported, problems
+from .options import Imported, are_names, problems
 
 
 def check(alias: Alias, others: Sequence[Alias]) -> Iterator[CheckMessage]:
@@ -25,9 +26,12 @@ def check(alias: Alias, others: Sequence[Alias]) -> Iterator[CheckMessage]:
         yield _error(alias, f"OPTIONS: {problem}", number=102)
     if wrong:
         return
+    if nameless := list(_check_names(alias)):
+        yield from nameless
+        return
     yield from _check_backoff(alias)
-    if (reachable := list(_check_database(alias))) or (nameable := list(_check_names(alias))):
-        yield from reachable or nameable
+    if unreachable := list(_check_database(alias)):
+        yield from unreachable
         return
     yield from _check_queues(alias)
     yield from _check_sharing(alias, others)
@@ -55,6 +59,9 @@ def _check_database(alias: Alias) -> Iterator[CheckMessage]:
 
 
 def _check_names(alias: Alias) -> Iterator[CheckMessage]:
+    named = alias.given.get("QUEUES", [])
+    if not are_names(named):
+        yield _error(alias, f"QUEUES is a list of names, not {named!r}.", number=106)
     for name in sorted(alias.names, key=str):
         try:
             check_name(name)
@@ -63,6 +70,10 @@ def _check_names(alias: Alias) -> Iterator[CheckMessage]:
 
 
 def _check_queues(alias: Alias) -> Iterator[CheckMessage]:
+    # The queues of the project are made first: it is ours that is to be found fault with. Whoever works them tells
+    # what is wrong with a module that cannot be imported.
+    with suppress(Exception):
+        discovery.import_modules()
     for name in sorted(alias.names):
         try:
             alias.queue(name)

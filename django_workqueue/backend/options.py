@@ -6,7 +6,7 @@ Knows nothing of tasks or queues.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -30,15 +30,27 @@ class Options:
     database: str | None = None  # None: WORKQUEUE_DATABASE
 
     @classmethod
-    def read(cls, alias: str, given: Mapping[str, Any]) -> Options:
-        """The options as they are given. Raises `ImproperlyConfigured` for the first that is wrong."""
+    def read(cls, alias: str, setting: Mapping[str, Any]) -> Options:
+        """The options of what `TASKS` says of an alias. Raises `ImproperlyConfigured` for the first that is wrong."""
+        given = setting.get("OPTIONS", {})
         for problem in problems(given):
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: {problem}")
+        if not are_names(setting.get("QUEUES", [])):
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] is a list of names, not {setting['QUEUES']!r}.")
         return cls(**{name: READERS[name](name, value) for name, value in given.items()})
 
 
-def problems(given: Mapping[str, Any]) -> list[str]:
+def are_names(given: object) -> bool:
+    """Whether `QUEUES` may be that. Which names a queue can have is another question."""
+    if not isinstance(given, Collection) or isinstance(given, (str, bytes, Mapping)):
+        return False
+    return all(isinstance(name, Hashable) for name in given)
+
+
+def problems(given: object) -> list[str]:
     """What is wrong with options, each in a sentence."""
+    if not isinstance(given, Mapping):
+        return [f"it is a dict, not {given!r}."]
     found = []
     for name, value in given.items():
         if name not in READERS:
@@ -68,7 +80,10 @@ def backoff(name: str, value: object) -> Backoff:
 
 def positive(name: str, value: object) -> timedelta:
     """A duration of more than zero."""
-    return arguments.positive(name, _duration(value))
+    length = _duration(name, value)
+    if length <= timedelta(0):
+        raise ValueError(f"{name} is positive; got {value!r}")
+    return length
 
 
 def positive_or_none(name: str, value: object) -> timedelta | None:
@@ -78,7 +93,10 @@ def positive_or_none(name: str, value: object) -> timedelta | None:
 
 def not_negative(name: str, value: object) -> timedelta:
     """A duration of zero or more."""
-    return arguments.not_negative(name, _duration(value))
+    length = _duration(name, value)
+    if length < timedelta(0):
+        raise ValueError(f"{name} is not negative; got {value!r}")
+    return length
 
 
 def text(name: str, value: object) -> str:
@@ -88,10 +106,16 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def _duration(value: object) -> object:
+def _duration(name: str, value: object) -> timedelta:
+    length = value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    return value
+        try:
+            length = timedelta(seconds=value)
+        except (ValueError, OverflowError):  # NaN, or a number beyond all bounds
+            raise ValueError(f"{name} is a timedelta or number of seconds, not {value!r}") from None
+    if not isinstance(length, timedelta):
+        raise TypeError(f"{name} is a timedelta or number of seconds, not {value!r}")
+    return arguments.duration(name, length)
 
 
 @dataclass(frozen=True, slots=True)

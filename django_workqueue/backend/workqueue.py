@@ -18,7 +18,7 @@ from django_workqueue.insertion import Waiting, job_table
 from django_workqueue.jobs import JobQueue
 from django_workqueue.keys import check_name
 
-from . import aliases, checking, results, tasks
+from . import aliases, checking, options, results, tasks
 from .native import (
     BaseTaskBackend,
     InvalidTask,
@@ -52,7 +52,8 @@ class WorkqueueBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
+        named = params.get("QUEUES", [])  # a str would come out as its letters
+        super().__init__(alias, params if options.are_names(named) else {**params, "QUEUES": []})
         self._params = params
 
     @property
@@ -114,8 +115,8 @@ class WorkqueueBackend(BaseTaskBackend):
         result = results.new_result(task, args, kwargs, alias=self.alias)
         queue = self._setup.queue(task.queue_name)
         most = tasks.option(task, "max_attempts", self._setup.options.max_attempts)
-        options = queue._options(task.run_after, None, int(task.priority), most)
-        (waiting,) = queue._waiting(task.module_path, [{"args": result.args, "kwargs": result.kwargs}], options)
+        given = queue._options(task.run_after, None, int(task.priority), most)
+        (waiting,) = queue._waiting(task.module_path, [{"args": result.args, "kwargs": result.kwargs}], given)
         waiting.metadata = json.dumps(json.loads(waiting.metadata) | results.note(self.alias, task.run_after))
         waiting.timed = True
         return result, queue, waiting

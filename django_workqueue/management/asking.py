@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils.connection import ConnectionDoesNotExist
@@ -26,7 +27,7 @@ def told() -> Iterator[None]:
     """Tell what goes wrong in a sentence, not by a traceback."""
     try:
         yield
-    except WorkqueueError as error:
+    except (ImproperlyConfigured, WorkqueueError) as error:
         raise CommandError(str(error)) from error
     except ConnectionDoesNotExist as error:
         raise CommandError(f"{error} Those there are: {', '.join(connections.settings)}.") from error

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import modify_settings, override_settings
 
-from django_workqueue import JobQueue, Queue, exponential
+from django_workqueue import JobQueue, Queue, discovery, exponential
 from django_workqueue.backend.tasks import WorkqueueTask
 from django_workqueue.models import WorkJob
 from django_workqueue.worker import Counts
@@ -57,7 +59,10 @@ def test_check_has_nothing_to_say_of_good_options(options: dict[str, Any]) -> No
         ({"max_attempts": "3"}, "max_attempts is a whole number, not '3'"),
         ({"max_attempts": True}, "max_attempts is a whole number, not True"),
         ({"timeout": 0}, "timeout is positive"),
-        ({"timeout": "1"}, "timeout is a timedelta, not '1'"),
+        ({"timeout": "1"}, "timeout is a timedelta or number of seconds, not '1'"),
+        ({"timeout": float("inf")}, "timeout is a timedelta or number of seconds, not inf"),
+        ({"lease": float("nan")}, "lease is a timedelta or number of seconds, not nan"),
+        ({"timeout": -1}, "timeout is positive; got -1"),
         ({"retention": -1}, "retention is not negative"),
         ({"lease": timedelta(0)}, "lease is positive"),
         ({"backoff": 3}, "backoff is a callable that takes the number of attempts, or its dotted path, not 3"),
@@ -76,6 +81,35 @@ def test_a_bad_option_is_found_by_check_and_refused_by_enqueue(options: dict[str
         with pytest.raises(ImproperlyConfigured) as raised:
             tasks.noop.enqueue()
         assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("given", [[], None, "max_attempts", 7])
+@pytest.mark.usefixtures("db")
+def test_options_that_are_no_dict_are_found_by_check_and_refused_by_enqueue(given: Any) -> None:
+    assert findings(OPTIONS=given) == [("workqueue.E102", f"TASKS['default']: OPTIONS: it is a dict, not {given!r}.")]
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": given}}):
+        task()(tasks.noop.func)
+        with pytest.raises(ImproperlyConfigured, match="it is a dict, not"):
+            tasks.noop.enqueue()
+
+
+@pytest.mark.parametrize("given", ["mail", b"mail", {"mail": 1}, None, 7, [["mail"]]])
+@pytest.mark.usefixtures("db")
+def test_queues_that_are_no_list_are_found_by_check_and_refused_by_all(given: Any) -> None:
+    assert findings(QUEUES=given) == [
+        ("workqueue.E106", f"TASKS['default']: QUEUES is a list of names, not {given!r}.")
+    ]
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": given}}):
+        task()(tasks.noop.func)
+        for use in (tasks.noop.enqueue, discovery.bring):
+            with pytest.raises(ImproperlyConfigured, match="is a list of names, not"):
+                use()
+        assert default_task_backend.queues == set()  # no letters
+
+
+@pytest.mark.parametrize("given", [["default"], ("default",), {"default"}, {"default": 1}.keys()])
+def test_queues_may_be_any_collection_of_names(given: Any) -> None:
+    assert findings(QUEUES=given) == []
 
 
 def test_check_finds_every_bad_option() -> None:
@@ -124,6 +158,43 @@ def test_check_finds_a_queue_that_somebody_has_set_up_otherwise() -> None:
     assert "retention is" in found[1][1] or "retention is" in found[0][1]
     assert "it is a keyed Queue" in found[0][1] + found[1][1]
     assert findings(QUEUES=[jobs.name]) == []
+
+
+KEYED = """
+from django_workqueue import Queue
+
+drafts = Queue("a keyed queue of a tasks module")
+"""
+
+
+def test_check_finds_a_keyed_queue_that_only_a_tasks_module_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drafting").mkdir()
+    (tmp_path / "drafting" / "__init__.py").touch()
+    (tmp_path / "drafting" / "tasks.py").write_text(KEYED)
+    monkeypatch.syspath_prepend(tmp_path)
+    with modify_settings(INSTALLED_APPS={"append": "drafting"}):
+        ((number, message),) = findings(QUEUES=["a keyed queue of a tasks module"])
+    assert (number, "it is a keyed Queue" in message) == ("workqueue.E107", True)
+
+
+@pytest.mark.parametrize("command", ["workqueue_stats", "workqueue_reap", "workqueue_doctor", "workqueue_work"])
+@pytest.mark.usefixtures("db")
+def test_commands_say_in_a_sentence_that_a_queue_is_keyed(command: str) -> None:
+    keyed = Queue("keyed, said a command")
+    says = r"TASKS\['default'\]\['QUEUES'\]: .*it is a keyed Queue"
+    setting = {"default": {"BACKEND": BACKEND, "QUEUES": [keyed.name]}}
+    with override_settings(TASKS=setting), pytest.raises(CommandError, match=says):
+        call_command(command)
+
+
+@pytest.mark.usefixtures("db")
+def test_commands_say_in_a_sentence_that_a_backend_is_not_there() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": "django_workqueue.backends.WorkqueueBackend"}}):
+        for command in ("workqueue_stats", "workqueue_reap", "workqueue_doctor", "workqueue_work"):
+            with pytest.raises(CommandError, match=r"TASKS\['default'\]: No module named"):
+                call_command(command)
 
 
 def test_check_finds_aliases_that_share_a_queue_and_differ() -> None:

@@ -56,6 +56,23 @@ def test_where_there_are_no_tasks_the_setting_is_refused_in_a_sentence() -> None
         assert "needs the backport django-tasks: pip install django-workqueue[tasks]" in done.stderr
 
 
+def test_where_there_are_no_tasks_check_and_commands_say_so_in_a_sentence() -> None:
+    done = run(
+        "from django.core.management import CommandError, call_command\n"
+        "from django.conf import settings\n"
+        "from django_workqueue.checks import check_all\n"
+        "settings.WORKQUEUE_AUTODISCOVER = None\n"
+        "print([message.msg for message in check_all() if message.id == 'workqueue.E005'])\n"
+        "for command in ('stats', 'reap', 'doctor', 'work'):\n"
+        "    try: call_command(f'workqueue_{command}', *(['--drain'] if command == 'work' else []))\n"
+        "    except CommandError as error: print(error)\n",
+        tasks='{"default": {"BACKEND": "%s"}}' % BACKEND,  # noqa: UP031
+    )
+    if django.VERSION < (6, 0):
+        assert done.stdout.count("TASKS['default']: WorkqueueBackend on Django 5") == 5, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_misspelt_backend_of_ours_is_told_to_the_worker() -> None:
     done = run(
         "from django_workqueue import discovery\ndiscovery.bring()",

@@ -28,8 +28,8 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **given: Any) -> None:
         """Examine."""
-        autodiscover()
         with told():
+            autodiscover()
             found = doctor.examine(given["database"])
         if given["json"]:
             self.stdout.write(json.dumps({"findings": [finding.as_dict() for finding in found]}))

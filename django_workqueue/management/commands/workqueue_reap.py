@@ -25,8 +25,8 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **given: Any) -> None:
         """Reap queue by queue."""
-        autodiscover()
         with told():
+            autodiscover()
             for queue in inventory.queues(given["queues"], using=given["database"]):
                 reaped = queue.reap()
                 if reaped is None:

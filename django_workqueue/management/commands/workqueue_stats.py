@@ -56,8 +56,8 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **given: Any) -> None:
         """Show it once, or again and again."""
-        autodiscover()
         with told():
+            autodiscover()
             if given["watch"]:
                 self._watch(given)
             else:

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_workqueue.worker import Counts, Options, Unavailable, Unworkable, reloading, serve
@@ -87,7 +88,7 @@ class Command(BaseCommand):
                 if given["reload"]
                 else serve(given["queues"], options, using=given["database"], beside=beside)
             )
-        except (Unavailable, Unworkable) as error:
+        except (ImproperlyConfigured, Unavailable, Unworkable) as error:
             raise CommandError(str(error)) from error
         finally:
             for each in beside:
