@@ -148,6 +148,19 @@ def test_anything_but_postgresql_is_refused_in_a_sentence_that_says_what_to_do(l
     assert "allow_migrate" in told
 
 
+def test_where_the_queues_have_another_database_it_leaves_one_that_is_not_postgresql_alone(lite, settings):
+    settings.WORKQUEUE_DATABASE = "default"
+    call_command("migrate", database=lite, verbosity=0)
+    assert [table for table in connections[lite].introspection.table_names() if "workqueue" in table] == []
+    call_command("migrate", "workqueue", "zero", database=lite, verbosity=0)
+
+
+def test_the_queues_own_database_is_refused_all_the_same(lite, settings):
+    settings.WORKQUEUE_DATABASE = lite
+    with pytest.raises(UnsupportedDatabase, match="'lite'"):
+        call_command("migrate", "workqueue", database=lite, verbosity=0, skip_checks=True)
+
+
 def test_a_router_can_keep_it_off_a_database(lite, settings):
     settings.DATABASE_ROUTERS = ["tests.test_migration.NotHere"]
     call_command("migrate", "workqueue", database=lite, verbosity=0)

@@ -2,17 +2,43 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.db import migrations, models, router
 
 import django_workqueue.models
 from django_workqueue.database import require_version
+from django_workqueue.exceptions import UnsupportedDatabase
 from django_workqueue.sql import tables
 
 
-def require_supported_database(_apps: Any, schema_editor: Any) -> None:
-    """Stop with a sentence on anything but PostgreSQL 14 or newer."""
-    if router.allow_migrate(schema_editor.connection.alias, "workqueue"):
-        require_version(schema_editor.connection)
+class Tables(migrations.RunSQL):
+    """Refused in a sentence on anything but PostgreSQL 14 or newer.
+
+    Nothing is done there, and nobody stopped, where `WORKQUEUE_DATABASE` has named another alias: a project's default
+    database may be of any kind.
+    """
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Make the tables."""
+        if _belongs_on(schema_editor.connection):
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drop them."""
+        if _belongs_on(schema_editor.connection):
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+def _belongs_on(connection: Any) -> bool:
+    if not router.allow_migrate(connection.alias, "workqueue"):
+        return False
+    try:
+        require_version(connection)
+    except UnsupportedDatabase:
+        if getattr(settings, "WORKQUEUE_DATABASE", connection.alias) == connection.alias:
+            raise
+        return False
+    return True
 
 
 class Migration(migrations.Migration):
@@ -23,9 +49,8 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
-        migrations.RunPython(require_supported_database, migrations.RunPython.noop),
         migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunSQL(tables.CREATE, tables.DROP)],
+            database_operations=[Tables(tables.CREATE, tables.DROP)],
             state_operations=[
                 migrations.CreateModel(
                     name="InboxEntry",
