@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+from django.utils import timezone
 
 from django_workqueue import payloads
 from django_workqueue.insertion import Waiting, job_table
@@ -124,10 +128,17 @@ class WorkqueueBackend(BaseTaskBackend):
     def _complete(self, result: AnyResult, waiting: Waiting) -> None:
         """Let the result say what is known now: as a worker, and `get_result`, will see it."""
         sent = payloads.loads(waiting.payload)
-        at = waiting.enqueued_at
-        if at is None:
-            at = job_table(self._setup.database).values_list("enqueued_at", flat=True).get(id=waiting.id)
+        at = waiting.enqueued_at or self._asked_when(waiting)
         change(result, id=str(waiting.id), enqueued_at=at, **sent)
+
+    def _asked_when(self, waiting: Waiting) -> datetime:
+        """When a job was enqueued whose answer was lost: about now, if it is gone already, or nobody answers."""
+        with suppress(Error):
+            rows = job_table(self._setup.database).filter(id=waiting.id)
+            at: datetime | None = rows.values_list("enqueued_at", flat=True).first()
+            if at is not None:
+                return at
+        return timezone.now()
 
     def _asked_for(self, name: Any) -> str:
         """The alias under which a result is to be refreshed: the one it was enqueued with, if that is still there."""

@@ -130,16 +130,41 @@ def test_aenqueue_does_not_block_the_event_loop(second: Any) -> None:
     assert async_to_sync(main)() == ["the loop goes on", "enqueued"]
 
 
-def test_an_enqueue_whose_answer_was_lost_has_its_time_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    insert = JobLane._insert
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Enqueues land and are not told when; the ids of those that do."""
+    insert, ids = JobLane._insert, []
 
     def insert_and_forget_when(lane: JobLane, table: Any, entries: Sequence[Waiting]) -> Any:
         landed = list(insert(lane, table, entries))
         for entry in entries:
+            ids.append(entry.id)
             entry.enqueued_at = None
         return landed
 
     monkeypatch.setattr(JobLane, "_insert", insert_and_forget_when)
+    return ids
+
+
+def test_an_enqueue_whose_answer_was_lost_and_whose_task_is_over_and_gone_has_landed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = lose_answers(monkeypatch)
+    queue = default_task_backend.queue("default")
+    wait = queue.source.commits.batcher.submit
+
+    def submit_and_let_it_be_worked(*arguments: Any) -> Any:
+        landed = wait(*arguments)
+        WorkJob.objects.filter(id__in=ids).delete()
+        return landed
+
+    monkeypatch.setattr(queue.source.commits.batcher, "submit", submit_and_let_it_be_worked)
+    result = tasks.noop.enqueue()
+    assert (result.id, result.status) == (str(ids[0]), READY)
+    assert abs(result.enqueued_at - timezone.now()) < timedelta(minutes=1)
+
+
+def test_an_enqueue_whose_answer_was_lost_has_its_time_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_answers(monkeypatch)
     for result in (tasks.noop.enqueue(), async_to_sync(tasks.noop.aenqueue)()):
         assert result.enqueued_at is not None
         assert default_task_backend.get_result(result.id) == result
