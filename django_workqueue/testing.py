@@ -48,20 +48,22 @@ def drain(*queues: Queue[Any] | JobQueue | str, ignore_delays: bool = False, rai
     return _Drain(sources, ignore_delays=ignore_delays, raise_errors=raise_errors).run()
 
 
-def assert_enqueued(queue: Queue[Any] | JobQueue, key_or_kind: Any, **expect: Any) -> list[Any]:
+def assert_enqueued(queue: Queue[Any] | JobQueue | str, key_or_kind: Any, **expect: Any) -> list[Any]:
     """Assert that a key (or jobs of a kind) is waiting or being worked; the rows found, the inbox included.
 
-    `expect` may hold `priority`, `delay` (a timedelta, to within 10 s), `attempts` and `count`; for jobs also
-    `payload`, `run_at` and `max_attempts`. An error lists what there is of that name, or else in the queue.
+    The queue may be named. The kind of a task is its `module_path`. `expect` may hold `priority`, `delay` (a timedelta,
+    to within 10 s), `attempts` and `count`; for jobs also `payload`, `run_at` and `max_attempts`. An error lists what
+    there is of that name, or else in the queue.
     """
-    rows = _items(queue, key_or_kind) if isinstance(queue, Queue) else _jobs(queue, key_or_kind)
+    source = _source(queue)
+    rows = _items(source, key_or_kind) if isinstance(source, KeyedSource) else _jobs(source, key_or_kind)
     count = expect.pop("count", None)
     found = [row for row in rows if all(_matches(row, name, value) for name, value in expect.items())]
     wanted = f"{key_or_kind!r}" + "".join(f", {name}={value!r}" for name, value in expect.items())
     if count is None and not found:
-        raise AssertionError(f"{wanted} is not enqueued on {queue!r}; {_what_there_is(queue, rows)}")
+        raise AssertionError(f"{wanted} is not enqueued on {queue!r}; {_what_there_is(source, rows)}")
     if count is not None and len(found) != count:
-        there = _what_there_is(queue, rows)
+        there = _what_there_is(source, rows)
         raise AssertionError(f"{wanted} is enqueued {len(found)} times on {queue!r}, not {count}; {there}")
     return found
 
@@ -168,30 +170,49 @@ class _Drain:
         return [call.returned(works[0], result)] if handler.size is None else call.all_returned(works, result)
 
 
-def _items(queue: Queue[Any], key: Any) -> list[Any]:
-    text = queue.source.settings.key.encode(key)
-    return [row for rows in _enqueued(queue) for row in rows.filter(key=text)]
+def _source(queue: Any) -> LeasingSource:
+    """The source of a queue, or of that name."""
+    if not isinstance(queue, str):
+        source = getattr(queue, "source", None)
+        if not isinstance(source, LeasingSource):
+            raise TypeError(f"expected a queue or its name, not {queue!r}")
+        return source
+    discovery.bring([queue])
+    found = [each for each in engine.registered() if each.name == queue and isinstance(each, LeasingSource)]
+    if not found:
+        names = ", ".join(sorted({repr(each.name) for each in engine.registered()})) or "none"
+        raise ValueError(f"this process has no queue {queue!r}. Those it has: {names}.")
+    if len(found) > 1:
+        aliases = ", ".join(repr(each.alias) for each in found)
+        raise ValueError(f"this process has a queue {queue!r} on each of {aliases}: give the queue, not its name.")
+    return found[0]
 
 
-def _jobs(queue: JobQueue, kind: Any) -> list[Any]:
-    return [row for rows in _enqueued(queue) for row in rows.filter(kind=kind)]
+def _items(source: KeyedSource, key: Any) -> list[Any]:
+    text = source.settings.key.encode(key)
+    return [row for rows in _enqueued(source) for row in rows.filter(key=text)]
 
 
-def _enqueued(queue: Queue[Any] | JobQueue) -> list[QuerySet[Any]]:
+def _jobs(source: LeasingSource, kind: Any) -> list[Any]:
+    return [row for rows in _enqueued(source) for row in rows.filter(kind=kind)]
+
+
+def _enqueued(source: LeasingSource) -> list[QuerySet[Any]]:
     """All that waits or is being worked, of each table that may hold it."""
     from .models import InboxEntry  # noqa: PLC0415 - models are not ready at import
 
-    if isinstance(queue, JobQueue):
-        return [queue.source.table().filter(queue=queue.name, outcome=None).order_by("id")]
-    items = queue.source.table().filter(queue=queue.name, completed_at=None, stalled_at=None)
-    return [items.order_by("key"), InboxEntry.objects.using(queue.using).filter(queue=queue.name).order_by("id")]
+    rows = source.table().filter(queue=source.name)
+    if not isinstance(source, KeyedSource):
+        return [rows.filter(outcome=None).order_by("id")]
+    inbox = InboxEntry.objects.using(source.alias).filter(queue=source.name)
+    return [rows.filter(completed_at=None, stalled_at=None).order_by("key"), inbox.order_by("id")]
 
 
-def _what_there_is(queue: Queue[Any] | JobQueue, alike: Sequence[Any]) -> str:
+def _what_there_is(source: LeasingSource, alike: Sequence[Any]) -> str:
     """What somebody needs to see who looked in vain: those alike, or else whatever is enqueued, of either a few."""
     if alike:
         return f"there is {_listed(alike, len(alike))}"
-    tables = _enqueued(queue)
+    tables = _enqueued(source)
     number = sum(rows.count() for rows in tables)
     if not number:
         return "nothing is enqueued there"

@@ -4,7 +4,9 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 
@@ -150,6 +152,18 @@ class DrainInATestCase(TestCase):
             drain(Queue(fresh()))
 
 
+class DrainInAnAsyncTest(TestCase):
+    async def test_works_in_the_tests_own_transaction_where_it_is_called_as_sync_code_is(self):
+        queue, ran = Queue(fresh()), []
+        queue.handler(lambda item: ran.append(item.key))
+        await queue.aenqueue("key")
+        with pytest.raises(SynchronousOnlyOperation):
+            drain(queue)
+        await sync_to_async(assert_enqueued)(queue, "key")
+        assert (await sync_to_async(drain)(queue)).completed == 1
+        assert ran == ["key"]
+
+
 class AssertEnqueued(TestCase):
     def test_finds_keys_in_the_inbox_and_in_the_set(self):
         queue = Queue(fresh(), key=int)
@@ -157,6 +171,30 @@ class AssertEnqueued(TestCase):
         assert_enqueued(queue, 7, priority=3, delay=HOUR)
         queue.claim()
         assert_enqueued(queue, 7, priority=3)
+
+    def test_a_queue_may_be_named(self):
+        queue, jobs = Queue(fresh(), key=int), JobQueue(fresh())
+        queue.enqueue(7, priority=3)
+        jobs.enqueue("welcome", {"to": 1})
+        assert_enqueued(queue.name, 7, priority=3)
+        assert_enqueued(jobs.name, "welcome", payload={"to": 1}, count=1)
+        with pytest.raises(AssertionError, match=f"8 is not enqueued on '{queue.name}'"):
+            assert_enqueued(queue.name, 8)
+
+    def test_a_name_that_no_queue_has_is_refused_with_those_there_are(self):
+        queue = Queue(fresh())
+        with pytest.raises(ValueError, match=f"no queue 'testing-none'. Those it has: .*'{queue.name}'"):
+            assert_enqueued("testing-none", "key")
+
+    def test_a_name_that_two_queues_have_is_refused(self):
+        queue = Queue(fresh())
+        other = Queue(queue.name, using="other")
+        with pytest.raises(ValueError, match="on each of 'default', 'other'"):
+            assert_enqueued(other.name, "key")
+
+    def test_what_is_no_queue_is_refused(self):
+        with pytest.raises(TypeError, match="expected a queue or its name, not 7"):
+            assert_enqueued(7, "key")
 
     def test_says_what_is_there_instead(self):
         queue = Queue(fresh())
