@@ -150,6 +150,21 @@ def missing(module: symtable.SymbolTable) -> set[str]:
     return asked - own - set(dir(builtins))
 
 
+def test_what_is_promised_is_proved_by_tests_that_there_are():
+    folder = PROJECT / "tests" / "faults"
+    page = (PROJECT / "docs" / "explanation" / "guarantees.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    for proof in rows:
+        named = re.findall(r"`(?:(test_\w+\.py)(?:::)?|…)(test_\w+)?`", proof)
+        assert named or proof == "every scenario", proof
+        file = ""
+        for another, test in named:
+            file = another or file  # an ellipsis stands for the one before
+            assert (folder / file).is_file(), proof
+            assert not test or f"def {test}(" in (folder / file).read_text(encoding="utf-8"), proof
+
+
 def test_the_readme_shows_the_admin_and_links_to_its_page():
     readme = links(PROJECT / "README.md")
     assert {"docs/how-to/admin.md#the-dashboard", "docs/images/admin-dashboard-dark.png"} <= set(readme)
