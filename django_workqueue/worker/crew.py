@@ -97,7 +97,8 @@ class Crew:
 
     def in_flight(self) -> int:
         """How much is in hand or running."""
-        return sum(len(batch.works) - len(batch.done) for lane in self.lanes for batch in list(lane.open.values()))
+        batches = [batch for lane in self.lanes for batch in list(lane.open.values())]
+        return sum(max(0, len(batch.works) - len(batch.done)) for batch in batches)  # what was given back may end still
 
     def start(self) -> None:
         """Begin to work."""

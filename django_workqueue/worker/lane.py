@@ -28,18 +28,19 @@ FAMILIARITY = 32  # so many runs make the mean run time
 class Batch:
     """One claim's work, from the claim until all of it is settled.
 
-    `done` grows by one outcome at a time, from whichever thread ran it; its first `settled` are written. So does
-    `begun`, by what is started and when, of which the first `counted` are in the minute counters.
+    `done` grows by one outcome at a time, from whichever thread ran it; its first `settled` are written, but for those
+    that are set `aside`. So does `begun`, by what is started and when, of which the first `counted` are in the minute
+    counters.
     """
 
     __slots__ = (
+        "aside",
         "begun",
         "claimed_at",
         "counted",
         "done",
         "dropped",
         "ended",
-        "expected",
         "fence",
         "lane",
         "marks",
@@ -56,7 +57,7 @@ class Batch:
         self.counted = 0
         self.done: list[Outcome] = []
         self.settled = 0
-        self.expected = len(claim.works)  # outcomes; an outcome that is written again counts again
+        self.aside: set[int] = set()  # ids of works whose rows a stranger holds, so that their outcomes must wait
         self.dropped: set[Any] = set()  # idents that are no longer renewed
         self.ended: set[Any] = set()  # idents of `fence.lost` that nobody took over
         self.claimed_at = time.monotonic()
@@ -70,7 +71,7 @@ class Batch:
 
     def held(self) -> list[Any]:
         """The idents whose leases are to be renewed."""
-        settled = {id(outcome.work) for outcome in self.done[: self.settled]}
+        settled = {id(outcome.work) for outcome in self.done[: self.settled]} - self.aside
         idents = self.lane.source.idents([work for work in self.works if id(work) not in settled])
         gone = self.dropped | self.fence.lost
         return [ident for ident in idents if ident not in gone]

@@ -1,13 +1,15 @@
 """Writing what became of the work, in groups, on a thread and connection of its own.
 
 Takes whatever outcomes are there as soon as its last write is done, so that a single one never waits for
-others, and many cost one statement. Those that cannot be written now are kept; the fence decides later.
+others, and many cost one statement. Those whose rows a stranger's transaction holds are set aside, and tried again
+without waiting for a row; the fence decides later.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -31,6 +33,16 @@ WHOLE = 0.05  # seconds that part of a claim may wait for the rest, while whole 
 LOCK_TIMEOUT = timedelta(milliseconds=100)  # a row that a stranger's transaction holds must not stop the others
 PATIENCE = timedelta(seconds=30)  # for one answer; what is to be written is small, and locked rows are not waited for
 LATER = 0.5  # seconds until such a row is tried again
+
+
+@dataclass(slots=True)
+class Aside:
+    """An outcome whose row a stranger holds, with when to try it again."""
+
+    due: float
+    batch: Batch
+    outcome: Outcome
+
 
 Taken = list[tuple[Batch, list[Outcome]]]
 
@@ -57,7 +69,7 @@ class Settler:
         self._due_again = due_again
         self._closing = threading.Event()
         self._abandoned = threading.Event()
-        self._held: list[tuple[float, Batch, Outcome]] = []  # rows that a stranger holds, with when to try them again
+        self._aside: dict[int, Aside] = {}  # by the outcome's id
         self._connection = Connection(
             alias, application="django_workqueue settle", lock_timeout=LOCK_TIMEOUT, patience=PATIENCE
         )
@@ -79,32 +91,33 @@ class Settler:
         self._bell.ring()
         self._thread.join(max(0.0, deadline - monotonic()))
         self._abandoned.set()
-        left = sum(lane.unsettled() for lane in self.lanes) + len(self._held)
+        left = sum(lane.unsettled() for lane in self.lanes) + len(self._aside)
         if left:
             journal.unsettled(left)
         return not left
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
-            self._let_go_of_held()
             if self._settle_all():
                 continue
-            if self._closing.is_set() and not self._held:
+            if self._closing.is_set() and not self._aside:
                 break
             self._count_starts()
             self.asleep = True
             if not any(lane.unsettled() for lane in self.lanes):
-                self._bell.wait(min(due for due, _, _ in self._held) - monotonic() if self._held else None)
+                self._bell.wait(min(each.due for each in self._aside.values()) - monotonic() if self._aside else None)
             self.asleep = False
         self._connection.close()
 
     def _settle_all(self) -> bool:
-        """Write what all lanes have; whether there was anything."""
+        """Write what all lanes have, and what one of them has set aside; whether any had anything new."""
         try:
-            return any([self._settle(lane) for lane in self.lanes])  # noqa: C419 - each of them
+            anything = any([self._settle(lane) for lane in self.lanes])  # noqa: C419 - each of them
+            self._try_again()
         except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience logs it
             self._pause(self._patience.failed(error)[0])
             return True
+        return anything
 
     def _settle(self, lane: Lane) -> bool:
         """Write what a lane has; whether it had anything."""
@@ -119,24 +132,30 @@ class Settler:
             self._write(lane, outcomes)
         for batch, some in taken:
             batch.settled += len(some)
-            if batch.settled >= batch.expected:
-                lane.open.pop(batch.fence.token, None)
-                self._closed(batch)
+            self._close_if_done(batch)
         return True
 
-    def _write(self, lane: Lane, outcomes: list[Outcome]) -> None:
-        """Write, however long the database takes to let us; what cannot be written holds up only itself."""
+    def _close_if_done(self, batch: Batch) -> None:
+        if batch.settled >= len(batch.works) and not batch.aside:
+            batch.lane.open.pop(batch.fence.token, None)
+            self._closed(batch)
+
+    def _write(self, lane: Lane, outcomes: list[Outcome], *, sifted: bool = False) -> None:
+        """Write, however long the database takes to let us; what cannot be written holds up only itself.
+
+        `sifted`: nobody held these rows a moment ago.
+        """
         while not self._abandoned.is_set():
             try:
                 settled = lane.source.settle_on(self._connection, outcomes)
             except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
+                if verdict(error) is Verdict.LOCKED:
+                    (self._set_aside if sifted else self._sift)(lane, outcomes)
+                    return
                 if _is_its_own_fault(error, len(outcomes)):
                     self._part(lane, outcomes, error)
                     return
-                pause, remake = self._patience.failed(error)
-                if remake:
-                    self._connection.close()
-                self._pause(pause)
+                self._wait_out(error)
             else:
                 self._patience.succeeded()
                 self._count(lane, settled, outcomes)
@@ -147,24 +166,66 @@ class Settler:
             half = len(outcomes) // 2
             self._write(lane, outcomes[:half])
             self._write(lane, outcomes[half:])
-        elif verdict(error) is Verdict.LOCKED:
-            batch = _batch_of(lane, outcomes[0])
-            batch.expected += 1
-            self._held.append((monotonic() + LATER, batch, outcomes[0]))
         else:
             journal.refused_outcome(lane.source.name, what(outcomes[0].work), error)
             lane.tally.lost += 1
             minutes.lost(self._ledger, lane, outcomes)
 
-    def _let_go_of_held(self) -> None:
-        """Put back outcomes whose rows may be free by now."""
-        if not self._held:
+    def _sift(self, lane: Lane, outcomes: list[Outcome]) -> None:
+        """Set aside those whose rows a stranger holds, and write the others."""
+        try:
+            held = self._held_by_others(lane, outcomes)
+        except Exception as error:  # noqa: BLE001 - a thread's outer edge: Patience judges and logs it
+            if verdict(error) is not Verdict.LOCKED:  # then it is the table that is locked
+                self._wait_out(error)
+            self._set_aside(lane, outcomes)
             return
-        now = float("inf") if self._closing.is_set() else monotonic()
-        for due, batch, outcome in self._held:
-            if due <= now:
-                batch.done.append(outcome)
-        self._held = [held for held in self._held if held[0] > now]
+        self._set_aside(lane, [outcome for outcome in outcomes if id(outcome) in held])
+        free = [outcome for outcome in outcomes if id(outcome) not in held]
+        if free:
+            self._write(lane, free, sifted=True)
+
+    def _held_by_others(self, lane: Lane, outcomes: list[Outcome]) -> set[int]:
+        """The ids of those whose rows are still ours, and cannot be had. A renewal tells, which waits for no row."""
+        claims: dict[int, dict[Any, Outcome]] = {}
+        idents = lane.source.idents([outcome.work for outcome in outcomes])
+        for ident, outcome in zip(idents, outcomes, strict=True):
+            claims.setdefault(outcome.work._fence.token, {})[ident] = outcome
+        held = set[int]()
+        for token, of_ident in claims.items():
+            renewed = lane.source.extend_on(self._connection, token, sorted(of_ident), lane.lease)
+            missing = sorted(set(of_ident).difference(renewed))
+            if missing:
+                held |= {id(of_ident[ident]) for ident in lane.source.held_on(self._connection, token, missing)}
+        return held
+
+    def _set_aside(self, lane: Lane, outcomes: list[Outcome]) -> None:
+        due = monotonic() + LATER
+        for outcome in outcomes:
+            batch = lane.open.get(outcome.work._fence.token)
+            if batch is not None:  # else this is a second outcome, after the first was written
+                self._aside[id(outcome)] = Aside(due, batch, outcome)
+                batch.aside.add(id(outcome.work))
+
+    def _try_again(self) -> None:
+        """Write what was set aside, if its rows are free by now: of one lane, as its table may be locked as a whole."""
+        now = monotonic()
+        lane = next((each.batch.lane for each in self._aside.values() if each.due <= now), None)
+        if lane is None:
+            return
+        due = [each for each in self._aside.values() if each.batch.lane is lane and each.due <= now]
+        self._sift(lane, [each.outcome for each in due])
+        for each in due:
+            if self._aside[id(each.outcome)] is each:  # not set aside once more
+                del self._aside[id(each.outcome)]
+                each.batch.aside.discard(id(each.outcome.work))
+                self._close_if_done(each.batch)
+
+    def _wait_out(self, error: Exception) -> None:
+        pause, remake = self._patience.failed(error)
+        if remake:
+            self._connection.close()
+        self._pause(pause)
 
     def _without_lost(self, batch: Batch, outcomes: list[Outcome]) -> list[Outcome]:
         source, lost = batch.lane.source, batch.fence.lost
@@ -246,14 +307,10 @@ def _take(lane: Lane) -> Taken:
             continue
         number += len(some)
         late = now - batch.claimed_at > WHOLE
-        (taken if late or batch.settled + len(some) >= batch.expected else part).append((batch, some))
+        (taken if late or batch.settled + len(some) >= len(batch.works) else part).append((batch, some))
         if number >= AT_ONCE:
             break
     return taken or part
-
-
-def _batch_of(lane: Lane, outcome: Outcome) -> Batch:
-    return next(batch for batch in list(lane.open.values()) if any(done is outcome for done in batch.done))
 
 
 def _is_its_own_fault(error: Exception, number: int) -> bool:
@@ -263,4 +320,4 @@ def _is_its_own_fault(error: Exception, number: int) -> bool:
     state = sqlstate(error) or ""
     if state == "57014":  # query_canceled: a statement timeout, perhaps for fewer it suffices
         return number > 1
-    return verdict(error) is Verdict.LOCKED or state[:2] in {"22", "23", "54"}
+    return state[:2] in {"22", "23", "54"}

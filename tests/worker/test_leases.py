@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -337,6 +338,99 @@ def test_a_strangers_lock_on_one_row_holds_up_no_other_completion(
         wait_until(lambda: queue.stats().completed == 5)
     wait_until(lambda: queue.stats().completed == 6)
     assert running.stop() == Counts(completed=6)
+
+
+@pytest.fixture
+def waits(queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The keys of each write of the queue's outcomes that waited for a lock in vain."""
+    settle, waits = queue.source.settle_on, list[list[str]]()
+
+    def settle_on(connection: Any, outcomes: Sequence[Outcome]) -> Settled:
+        try:
+            return settle(connection, outcomes)
+        except OperationalError as error:
+            if verdict(error) is Verdict.LOCKED:
+                waits.append([outcome.work.key for outcome in outcomes])
+            raise
+
+    monkeypatch.setattr(queue.source, "settle_on", settle_on)
+    return waits
+
+
+@pytest.fixture
+def tries(queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys each renewal was for, of leases too long for any but what looks for held rows."""
+    extend, tries = queue.source.extend_on, list[int]()
+
+    def extend_on(connection: Any, token: int, idents: Sequence[Any], lease: timedelta) -> list[Any]:
+        tries.append(len(idents))
+        return extend(connection, token, idents, lease)
+
+    monkeypatch.setattr(queue.source, "extend_on", extend_on)
+    return tries
+
+
+def test_rows_that_a_stranger_holds_are_waited_for_once_each_and_hold_up_no_other_queue(
+    queue: Queue[str],
+    make_queue: MakeQueue,
+    working: Working,
+    second: psycopg.Connection[Any],
+    waits: list[list[str]],
+    tries: list[int],
+) -> None:
+    gate, other = threading.Event(), make_queue()
+    queue.handler(lambda item: gate.wait(20))
+    other.handler(lambda item: None)
+    queue.enqueue_many(str(number) for number in range(16))
+    running = working(queue, other, concurrency=20)
+    wait_until(lambda: queue.stats().leased == 16)
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s FOR UPDATE", [queue.name])
+        gate.set()
+        wait_until(lambda: sum(map(len, waits)) >= 16)
+        seen = len(tries)
+        wait_until(lambda: len(tries) >= seen + 3)
+        other.enqueue("free")
+        wait_until(lambda: other.stats().completed == 1)
+        assert set(Counter(key for keys in waits for key in keys).values()) == {1}
+        assert queue.stats().leased == 16
+    wait_until(lambda: queue.stats().completed == 16)
+    assert running.stop() == Counts(completed=17)
+
+
+def test_outcomes_outlast_a_lock_on_their_whole_table(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any], waits: list[list[str]], tries: list[int]
+) -> None:
+    gate = threading.Event()
+    queue.handler(lambda item: gate.wait(20))
+    queue.enqueue("a", "b")
+    running = working(queue)
+    wait_until(lambda: queue.stats().leased == 2)
+    with second.transaction():
+        second.execute("LOCK workqueue_item IN SHARE MODE")
+        gate.set()
+        wait_until(lambda: len(tries) >= 3)
+    wait_until(lambda: queue.stats().completed == 2)
+    assert running.stop() == Counts(completed=2)
+
+
+def test_the_lease_of_an_outcome_that_a_stranger_holds_up_is_renewed_once_its_row_is_free(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any], tries: list[int]
+) -> None:
+    gate = threading.Event()
+    queue.handler(lambda item: gate.wait(20))
+    queue.enqueue("a", "b")
+    running = working(queue)
+    wait_until(lambda: queue.stats().leased == 2)
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s AND key = 'a' FOR UPDATE", [queue.name])
+        gate.set()
+        wait_until(lambda: queue.stats().completed == 1)
+        wait_until(lambda: len(tries) >= 3)
+        (batch,) = running.worker._shift.crew.lanes[0].open.values()  # type: ignore[union-attr]
+        assert batch.held() == ["a"]
+    wait_until(lambda: queue.stats().completed == 2)
+    running.stop()
 
 
 def test_an_outcome_that_cannot_be_written_holds_up_no_other(

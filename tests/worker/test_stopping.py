@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
+
 from django_workqueue import Item, Queue
 from django_workqueue.worker import Counts, Worker
 from tests.interleave import wait_until
@@ -48,6 +50,31 @@ def test_running_handlers_may_finish_within_the_timeout(queue: Queue[str], worki
     running = working(queue)
     assert started.wait(10)
     assert running.stop(10) == Counts(completed=1)
+
+
+def test_running_handlers_may_finish_also_while_a_stranger_holds_the_row_of_what_is_done(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any]
+) -> None:
+    gates = {"quick": threading.Event(), "slow": threading.Event()}
+    queue.handler(lambda item: gates[item.key].wait(30))
+    queue.enqueue("quick", "slow")
+    running = working(queue)
+    wait_until(lambda: queue.stats().leased == 2)
+    crew: Any = running.worker._shift.crew  # type: ignore[union-attr]
+    tries, seen = crew._settlers[0]._connection, list[int]()
+    execute = tries.execute
+    tries.execute = lambda *args, **kwargs: (seen.append(crew.in_flight()), execute(*args, **kwargs))[1]
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s AND key = 'quick' FOR UPDATE", [queue.name])
+        gates["quick"].set()
+        wait_until(lambda: len(seen) >= 6)
+        assert set(seen) == {1}
+        stopping = threading.Thread(target=running.worker.stop, args=(20,))
+        stopping.start()
+        wait_until(lambda: running.worker._shift is None or crew._claimers[0]._stopping)
+    gates["slow"].set()
+    stopping.join(20)
+    assert running.counts == Counts(completed=2)
 
 
 def test_leases_are_renewed_to_the_end_of_a_stop(queue: Queue[str], working: Working) -> None:
