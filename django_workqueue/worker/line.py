@@ -6,6 +6,7 @@ not take is kept and sent later.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import select
 import socket
@@ -96,6 +97,12 @@ class Writer:
             return 0
         except OSError:  # the other side is gone; whoever reads notices
             return len(data)
+
+
+def misconfigured(sock: socket.socket, why: str) -> None:
+    """Tell the supervisor that this process cannot begin, and nor could another."""
+    with contextlib.suppress(OSError):
+        sock.sendall(pack("misconfigured", why))
 
 
 class Line:

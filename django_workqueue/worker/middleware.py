@@ -51,6 +51,12 @@ def around(handler: Handler) -> Callable[[Any], Any]:
     return markcoroutinefunction(call) if handler.is_async else call
 
 
+def load() -> None:
+    """Import what is configured. Raises `ImproperlyConfigured` if that cannot be."""
+    for path in conf.middleware():
+        _factory(path)
+
+
 def _innermost(handler: Handler) -> Next:
     fn = handler.fn
     if handler.kind is not None:
@@ -61,20 +67,34 @@ def _innermost(handler: Handler) -> Next:
 
 
 def _wrap(path: Any, chain: Next, *, is_async: bool, prefer_async: bool) -> tuple[Next, bool]:
-    factory = import_string(path) if isinstance(path, str) else path
-    can_sync = getattr(factory, "sync_capable", True)
+    factory = _factory(path)
     can_async = getattr(factory, "async_capable", False)
-    if not can_sync and not can_async:
-        raise ImproperlyConfigured(f"middleware {path} must have sync_capable or async_capable set")
+    can_sync = getattr(factory, "sync_capable", True)
     wants_async = can_async if prefer_async else not can_sync
     inner = _adapt(chain, is_async=is_async, to_async=wants_async)
     try:
         made = factory(_marked(inner) if wants_async else inner)
     except MiddlewareNotUsed:
         return chain, is_async
+    except Exception as error:  # the project's code: any of these means that no handler can be called
+        raise ImproperlyConfigured(f"middleware {path} cannot be made: {_in_words(error)}") from error
     if made is None:
         raise ImproperlyConfigured(f"middleware {path} returned None instead of a callable")
     return made, wants_async
+
+
+def _factory(path: Any) -> Any:
+    try:
+        factory = import_string(path) if isinstance(path, str) else path
+    except Exception as error:
+        raise ImproperlyConfigured(f"middleware {path} cannot be imported: {_in_words(error)}") from error
+    if not getattr(factory, "sync_capable", True) and not getattr(factory, "async_capable", False):
+        raise ImproperlyConfigured(f"middleware {path} must have sync_capable or async_capable set")
+    return factory
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, (ImproperlyConfigured, ImportError)) else f"{type(error).__name__}: {error}"
 
 
 def _adapt(chain: Next, *, is_async: bool, to_async: bool) -> Next:

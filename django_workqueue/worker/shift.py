@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_workqueue import conf, tracing
 from django_workqueue import lanes as enqueues
 
@@ -19,7 +21,7 @@ from .counts import Counts
 from .crew import Crew
 from .keeper import Keeper, OwnKeeper
 from .lane import Lane
-from .line import Line
+from .line import Line, misconfigured
 from .signals import Signals
 from .supervise import WORN_OUT
 
@@ -99,7 +101,11 @@ def child_shift(
         return keepers[0]
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    shift = Shift(lanes, options, max_items=_share(options, number, done), keeper=keeper)
+    try:
+        shift = Shift(lanes, options, max_items=_share(options, number, done), keeper=keeper)
+    except ImproperlyConfigured as error:
+        misconfigured(line, str(error))
+        return 1
     signals.on_stop(shift.stop)
     shift.run()
     crew = shift.crew

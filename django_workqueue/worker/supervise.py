@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NoReturn, Protocol
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from . import journal
@@ -90,6 +91,7 @@ class Supervisor:
         self._kill_at = NEVER
         self._done = [Counts() for _ in range(processes)]  # of the processes that have ended
         self._gave_up: str | None = None  # why, if a child did
+        self._misconfigured: str | None = None  # how, if a child could not begin for that
         self._looked_at = monotonic()
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ)
@@ -105,7 +107,7 @@ class Supervisor:
         self._silence = NEVER if None in timeouts else max(filter(None, timeouts)) + leases + GRACE
 
     def run(self) -> Counts:
-        """Supervise until all is done. Raises `Unavailable` if that cannot be."""
+        """Supervise until all is done. Raises `Unavailable` or `ImproperlyConfigured` if that cannot be."""
         self._signals.at_once = self._kill_all
         self._signals.on_stop(self.stop)
         while self._children or (self._to_start and not self._stop_asked):
@@ -121,6 +123,8 @@ class Supervisor:
         for thread in self._threads:
             thread.stop(1.0)
         self._selector.close()
+        if self._misconfigured is not None:
+            raise ImproperlyConfigured(self._misconfigured)
         counts = sum(self._done, Counts())
         if self._gave_up is not None:
             raise Unavailable(f"{self._gave_up}. Until then: {counts}.")
@@ -262,6 +266,10 @@ class Supervisor:
             child.counts = Counts(*numbers)
         elif verb == "gave_up":
             (self._gave_up,) = message
+        elif verb == "misconfigured":
+            (self._misconfigured,) = message
+            child.finished = True
+            self.stop()
 
     def _hold(self, child: Child, lane_number: int, token: int, deadline: float, packed: bytes) -> None:
         lane = self._lanes[lane_number]

@@ -17,6 +17,7 @@ from django_workqueue import conf, discovery, engine
 from django_workqueue.database import resolve
 from django_workqueue.engine import Source
 
+from . import middleware
 from .counts import Counts
 from .lane import Lane, lanes_of
 from .shift import CONCURRENCY, SHUTDOWN_TIMEOUT, Options, Shift, child_shift
@@ -78,7 +79,8 @@ class Worker:
         """Work until stopped; what was done.
 
         On the main thread, SIGTERM and SIGINT stop it, and a second one ends the process at once. Raises
-        `ValueError` for an unknown name or a queue without a handler.
+        `ValueError` for an unknown name or a queue without a handler, `ImproperlyConfigured` for a setting that is
+        wrong, such as middleware that cannot be imported or made.
         """
         with Signals() as signals:
             return self.work(self.options, signals)
@@ -86,7 +88,7 @@ class Worker:
     def drain(self) -> Counts:
         """Work in this process until nothing is due, then return what was done.
 
-        Raises `Unavailable` if the database cannot be used for 30 s meanwhile.
+        Raises `Unavailable` if the database cannot be used for 30 s meanwhile, and what `run` raises.
         """
         with Signals() as signals:
             return self.work(replace(self.options, drain=True, processes=1), signals)
@@ -119,6 +121,7 @@ class Worker:
         if not self._ended.is_set():
             raise RuntimeError("this worker is running already")
         lanes = lanes_of(self.sources())
+        middleware.load()
         self._thread = threading.get_ident()
         self._ended.clear()
         try:

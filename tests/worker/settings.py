@@ -9,4 +9,6 @@ INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "testproject.tiles")
 WORKQUEUE_AUTODISCOVER = os.environ.get("SHOP_AUTODISCOVER", "tasks") or None
 if os.environ.get("SHOP_DATABASE") == "away":
     DATABASES["default"] |= {"HOST": "127.0.0.1", "PORT": "1"}
+if middleware := os.environ.get("SHOP_MIDDLEWARE"):
+    WORKQUEUE_MIDDLEWARE = [middleware]
 ROOT_URLCONF = "tests.worker.shop.urls"

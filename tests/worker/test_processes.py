@@ -89,6 +89,26 @@ def test_an_unknown_alias_is_a_command_error_that_lists_the_known_ones(shop: Sho
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("arguments", [[], ["--drain"], ["--processes", "2"]])
+@pytest.mark.parametrize(
+    ("path", "how"),
+    [
+        ("no_such_module.timing", "imported: No module named 'no_such_module'"),
+        ("tests.worker.shop.tasks.nothing", "imported: Module"),
+        ("tests.worker.shop.tasks.refuse", "made: there is no shop"),
+    ],
+)
+def test_middleware_that_cannot_be_imported_or_made_is_a_command_error(
+    shop: Shop, path: str, how: str, arguments: list[str]
+) -> None:
+    process = shop.start(*arguments, SHOP_MIDDLEWARE=path)
+    said = output_of(process)
+    assert process.returncode == 1
+    assert f"CommandError: middleware {path} cannot be {how}" in said
+    assert "Traceback" not in said
+    assert "starting another" not in said
+
+
 def test_no_handler_at_all_is_a_command_error_that_says_what_to_do(shop: Shop) -> None:
     process = shop.start(SHOP_AUTODISCOVER="")
     said = output_of(process)
@@ -104,6 +124,12 @@ def test_nonsensical_options_are_refused_by_name(shop: Shop, arguments: list[str
     process = shop.start(*arguments)
     assert arguments[0] in output_of(process)
     assert process.returncode == 2
+
+
+def test_several_processes_and_reload_are_refused(shop: Shop) -> None:
+    process = shop.start("--reload", "--processes", "2")
+    assert "CommandError: --processes does not go with --reload" in output_of(process)
+    assert process.returncode == 1
 
 
 def test_database_keeps_to_the_queues_of_one_alias(shop: Shop) -> None:

@@ -78,6 +78,8 @@ class Command(BaseCommand):
             max_items=given["max_items"],
             max_seconds=given["max_seconds"].total_seconds() if given["max_seconds"] else None,
         )
+        if given["reload"] and options.processes > 1:
+            raise CommandError("--processes does not go with --reload, which works in one process.")
         server = _metrics_server(given["metrics_port"]) if given["metrics_port"] else None
         if server and given["reload"]:
             raise CommandError("--metrics-port does not go with --reload, which has no supervisor to serve them.")

@@ -8,6 +8,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_workqueue import Item, Job, JobQueue, Queue
 from django_workqueue.worker import crew
 
@@ -22,6 +24,11 @@ LEASE = timedelta(seconds=float(os.environ.get("SHOP_LEASE", "60")))
 sync = Queue[str]("shop-sync")
 coroutines = Queue[str]("shop-async")
 impatient = Queue[str]("shop-impatient")
+
+
+def refuse(following: object) -> None:
+    """A middleware."""
+    raise ImproperlyConfigured("there is no shop")
 
 
 def note(event: str, item: Item[str]) -> None:
