@@ -1,7 +1,7 @@
 """The line between a worker process and its supervisor: claims go up, renewals and losses come down.
 
 A message is a marshalled tuple behind its length. Neither side ever waits for the other: what the socket does
-not take is kept and sent later.
+not take is kept and sent later. A process whose messages had become too many to keep tells its claims anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .keeper import Lost, OwnKeeper
 from .lane import Batch
 
 HEARTBEAT = 1.0  # seconds at most between two messages of a living process
-KEPT = 4 << 20  # bytes of messages kept for the other side; renewals beyond that are dropped, and asked for again
+KEPT = 4 << 20  # bytes of messages kept for the other side; beyond that they are dropped, and what matters told anew
 
 _LENGTH = struct.Struct("!I")
 
@@ -68,6 +68,7 @@ class Writer:
     def send(self, message: bytes) -> bool:
         """Send a message, now or at a later `flush`; False if too much is kept already."""
         with self._lock:
+            self._flush()
             if self._size > KEPT:
                 return False
             if not self._kept:
@@ -80,14 +81,17 @@ class Writer:
     def flush(self) -> bool:
         """Send what was kept; whether all of it is gone."""
         with self._lock:
-            while self._kept:
-                first = self._kept[0]
-                sent = self._try(first)
-                self._size -= sent
-                if sent < len(first):
-                    self._kept[0] = first[sent:]
-                    return False
-                self._kept.popleft()
+            return self._flush()
+
+    def _flush(self) -> bool:
+        while self._kept:
+            first = self._kept[0]
+            sent = self._try(first)
+            self._size -= sent
+            if sent < len(first):
+                self._kept[0] = first[sent:]
+                return False
+            self._kept.popleft()
         return True
 
     def _try(self, data: bytes) -> int:
@@ -123,6 +127,8 @@ class Line:
         self._socket = sock
         self._writer = Writer(sock)
         self._batches: dict[int, Batch] = {}
+        self._behind = False  # whether the supervisor missed something of them
+        self._lock = threading.Lock()  # guards _behind, and the order in which the supervisor is told of claims
         self._lost = lost
         self._own = own
         self._is_alone = False
@@ -141,17 +147,20 @@ class Line:
 
     def hold(self, batch: Batch) -> None:
         """Tell of a claim, before any of it starts: from here on a handler may hold the GIL."""
-        fence = batch.fence
-        self._batches[fence.token] = batch
-        idents = marshal.dumps(batch.lane.source.idents(batch.works))
-        self._send("hold", batch.lane.number, fence.token, fence.deadline, idents)
+        token = batch.fence.token
+        claim = _claim(batch, batch.lane.source.idents(batch.works))
+        with self._lock:
+            self._batches[token] = batch
+            self._tell("hold", *claim)
         if self._is_alone:
             self._own.hold(batch)
 
     def forget(self, batch: Batch) -> None:
         """A claim is done with."""
-        self._batches.pop(batch.fence.token, None)
-        self._send("forget", batch.fence.token)
+        token = batch.fence.token
+        with self._lock:
+            self._batches.pop(token, None)
+            self._tell("forget", token)
         if self._is_alone:
             self._own.forget(batch)
 
@@ -159,12 +168,14 @@ class Line:
         """Leave some of a claim out of its renewal."""
         idents = batch.lane.source.idents(works)
         batch.dropped.update(idents)
-        self._send("drop", batch.fence.token, idents)
+        with self._lock:
+            self._tell("drop", batch.fence.token, idents)
 
     def say_goodbye(self, *, finished: bool, gave_up: str | None = None) -> None:
         """Tell what was done in all. Nobody need come after us if we are `finished`, there being nothing left to do,
         or `gave_up`, for the reason that it tells."""
         self._finished = finished or gave_up is not None
+        self._flush(1.0)
         self._report()
         if gave_up is not None:
             self._send("gave_up", gave_up)
@@ -177,23 +188,40 @@ class Line:
         self._flush(timeout)
         return not self._is_alone or self._own.stop(timeout)
 
-    def _send(self, *message: Any) -> None:
-        self._writer.send(pack(*message))
+    def _send(self, *message: Any) -> bool:
+        return self._writer.send(pack(*message))
+
+    def _tell(self, *message: Any) -> None:
+        """Of a claim, under the lock. What is dropped is made up for by telling all of them anew, later."""
+        if self._behind:
+            self._catch_up()
+        else:
+            self._behind = not self._send(*message)
+
+    def _catch_up(self) -> None:
+        if self._behind and self._writer.flush():
+            claims = [_claim(batch, batch.held()) for batch in list(self._batches.values())]
+            self._behind = not self._send("anew", claims)
 
     def _report(self) -> None:
         counts = self._counts()
         self._send("counts", counts.completed, counts.failed, counts.retried, counts.reclaimed, self._finished)
 
-    def _flush(self, timeout: float) -> None:
+    def _flush(self, timeout: float) -> bool:
         until = monotonic() + timeout
-        while not self._writer.flush() and monotonic() < until:
-            select.select([], [self._socket], [], 0.05)
+        while not self._writer.flush():
+            if monotonic() >= until:
+                return False
+            select.select([], [self._socket], [], max(0.0, until - monotonic()))
+        return True
 
     def _beat(self) -> None:
         while not self._stopping:
-            self._writer.flush()
             self._report()
-            self._bell.wait(HEARTBEAT)
+            if self._flush(HEARTBEAT):
+                with self._lock:
+                    self._catch_up()
+                self._bell.wait(HEARTBEAT)
 
     def _read(self) -> None:
         reader = Reader()
@@ -225,3 +253,8 @@ class Line:
             self._own.hold(batch)
         self._alone()
         journal.supervisor_gone()
+
+
+def _claim(batch: Batch, idents: list[Any]) -> tuple[int, int, float, bytes]:
+    """A claim as the supervisor is told of it."""
+    return batch.lane.number, batch.fence.token, batch.fence.deadline, marshal.dumps(idents)

@@ -261,6 +261,8 @@ class Supervisor:
             token, idents = message
             if token in child.claims:
                 child.claims[token].drop(idents)
+        elif verb == "anew":
+            self._hold_anew(child, *message)
         elif verb == "counts":
             *numbers, child.finished = message
             child.counts = Counts(*numbers)
@@ -277,6 +279,13 @@ class Supervisor:
         self._renewers[lane.source.alias].add(
             Lease(lane, token, deadline, held=claim.held, renewed=claim.renewed, lost=claim.lost, ended=claim.ended)
         )
+
+    def _hold_anew(self, child: Child, claims: Sequence[tuple[int, int, float, bytes]]) -> None:
+        """Hold these and nothing else: of what it told us before, something was lost."""
+        for token in list(child.claims):
+            self._forget(child, token)
+        for claim in claims:
+            self._hold(child, *claim)
 
     def _forget(self, child: Child, token: int) -> None:
         claim = child.claims.pop(token, None)

@@ -1,5 +1,6 @@
 """The worker's smaller parts by themselves: bells, looks, budgets, targets, the line between processes."""
 
+import os
 import socket
 import threading
 import time
@@ -14,11 +15,17 @@ from django_workqueue.engine import Claim, Fence, Outcome, Verb
 from django_workqueue.keyed import Item
 from django_workqueue.worker.bell import Bell
 from django_workqueue.worker.budget import Budget
+from django_workqueue.worker.child import Child
+from django_workqueue.worker.counts import Counts
+from django_workqueue.worker.keeper import OwnKeeper
 from django_workqueue.worker.lane import HORIZON, Batch, Lane, lanes_of
-from django_workqueue.worker.line import Reader, Writer, pack
+from django_workqueue.worker.line import Line, Reader, Writer, pack
 from django_workqueue.worker.look import FLOOR, Look
 from django_workqueue.worker.outage import Outage, Patience
+from django_workqueue.worker.signals import Signals
+from django_workqueue.worker.supervise import Supervisor
 from django_workqueue.worker.timeouts import Watchdog
+from tests.interleave import wait_until
 from tests.worker.conftest import MakeQueue
 
 
@@ -31,8 +38,8 @@ def lane(queue: Queue[str]) -> Lane:
     return lane
 
 
-def batch_of(lane: Lane, *keys: str, seconds: float = 60) -> Batch:
-    fence = Fence(1, time.monotonic() + seconds)
+def batch_of(lane: Lane, *keys: str, seconds: float = 60, token: int = 1) -> Batch:
+    fence = Fence(token, time.monotonic() + seconds)
     items = [Item(key, lane.source.name, _text=key, _fence=fence) for key in keys]
     return Batch(lane, Claim(fence, lane.lease, list(items)))
 
@@ -232,6 +239,39 @@ def test_what_a_dead_reader_leaves_is_bounded() -> None:
     assert refused
     one.close()
     other.close()
+
+
+def test_a_supervisor_that_did_not_listen_for_long_is_told_all_the_claims_there_are(lane: Lane) -> None:
+    with Signals() as signals:
+        supervisor = Supervisor([lane], lambda *_: 0, processes=1, shutdown_timeout=1, signals=signals)
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0.0)
+        child = Child(0, os.getpid(), ours)
+        own = OwnKeeper([lane], {"default": Outage("default")}, lost=lambda *_, **__: None)
+        line = Line(theirs, lost=lambda *_, **__: None, own=own, alone=lambda: None, counts=Counts)
+        claims = [
+            batch_of(lane, *(f"{token}-{n}-{'x' * 400}" for n in range(100)), token=token) for token in range(200)
+        ]
+        for batch in claims:
+            line.hold(batch)
+        for batch in claims[:150]:
+            line.forget(batch)
+        line.drop(claims[199], claims[199].works[:99])
+        line.start()
+
+        def knows_all() -> bool:
+            supervisor._read(child)
+            return set(child.claims) == set(range(150, 200)) and len(child.claims[199].held()) == 1
+
+        wait_until(knows_all, 20)
+        (renewer,) = supervisor._renewers.values()
+        assert set(renewer.leases) == set(range(150, 200))
+        assert child.claims[150].held() == lane.source.idents(claims[150].works)
+        line.forget(claims[150])
+        wait_until(lambda: supervisor._read(child) or 150 not in child.claims)
+        line.stop(1)
+    ours.close()
+    theirs.close()
 
 
 # Outages and timeouts
