@@ -128,6 +128,11 @@ def child_died(pid: int, how: str, *, again_in: float) -> None:
     logger.error("worker process %d %s; starting another in %.1f s", pid, how, again_in)
 
 
+def not_forked(error: BaseException, *, again_in: float) -> None:
+    """The system has no room for another process."""
+    logger.error("a worker process cannot be started: %s; trying again in %.1f s", error, again_in)
+
+
 def child_silent(pid: int, seconds: float) -> None:
     """A worker process hangs."""
     logger.error("worker process %d has been silent for %.0f s: killing it", pid, seconds)

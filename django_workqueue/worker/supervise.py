@@ -156,9 +156,17 @@ class Supervisor:
         gc.freeze()  # a collection in either process would take a copy of every page that they share
         sys.stdout.flush()
         sys.stderr.flush()
-        ours, theirs = socket.socketpair()
+        ends: tuple[socket.socket, ...] = ()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*ASKS, signal.SIGCHLD})
-        pid = os.fork()
+        try:
+            ours, theirs = ends = socket.socketpair()
+            pid = os.fork()
+        except OSError as error:  # there are too many processes or files for now
+            for end in ends:
+                end.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            journal.not_forked(error, again_in=self._start_later(number))
+            return
         if pid == 0:
             self._be_child(number, ours, theirs, blocked)
         theirs.close()
@@ -219,10 +227,14 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(status)
         if code in (0, WORN_OUT) or monotonic() - child.began > SETTLED_IN:
             self._restart_wait = FIRST_RESTART
+        journal.child_died(child.pid, journal.how_it_ended(code), again_in=self._start_later(child.number))
+
+    def _start_later(self, number: int) -> float:
+        """In how many seconds a process is started: later each time."""
         wait = self._restart_wait * random.uniform(0.8, 1.2)
         self._restart_wait = min(self._restart_wait * 2, LAST_RESTART)
-        self._to_start.append((monotonic() + wait, child.number))
-        journal.child_died(child.pid, journal.how_it_ended(code), again_in=wait)
+        self._to_start.append((monotonic() + wait, number))
+        return wait
 
     # listening
 

@@ -216,6 +216,16 @@ def test_an_unflushed_completion_at_a_crash_is_simply_run_again(
     wait_until(lambda: goods.stats().completed == 1)
 
 
+def test_a_process_that_cannot_be_forked_for_now_is_started_later(shop: Shop) -> None:
+    process = shop.start("--processes", "2", SHOP_SECOND_FORK_FAILS="1")
+    wait_until(lambda: len(children_of(process.pid)) == 2)
+    process.terminate()
+    said = output_of(process)
+    assert "a worker process cannot be started: " in said
+    assert "Traceback" not in said
+    assert process.returncode == 0
+
+
 def test_a_handler_that_holds_the_gil_is_renewed_by_the_supervisor(shop: Shop, goods: Queue[str]) -> None:
     shop.start("--processes", "2", "--poll", "0.1", lease=1)
     goods.enqueue("gil-4", "gil-4-too")

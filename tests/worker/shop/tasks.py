@@ -2,6 +2,8 @@
 
 import asyncio
 import ctypes
+import errno
+import itertools
 import os
 import signal
 import time
@@ -18,6 +20,16 @@ if waits_on := os.environ.get("SHOP_IMPORT_WAITS_ON"):
 
 if give_up := os.environ.get("SHOP_GIVE_UP"):
     crew.GIVE_UP = float(give_up)
+
+if os.environ.get("SHOP_SECOND_FORK_FAILS"):
+    fork, forks = os.fork, itertools.count(1)
+
+    def second_fails() -> int:
+        if next(forks) == 2:
+            raise BlockingIOError(errno.EAGAIN, "no room for another")
+        return fork()
+
+    os.fork = second_fails
 
 LEASE = timedelta(seconds=float(os.environ.get("SHOP_LEASE", "60")))
 
