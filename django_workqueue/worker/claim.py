@@ -7,7 +7,6 @@ reach the disk.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Protocol
@@ -24,6 +23,7 @@ from .lane import Batch, Lane
 from .look import Look
 from .outage import Outage, Patience
 from .settle import Settler
+from .thread import Thread
 
 BEHIND = 4  # so many full claims may wait to be settled before nothing more is claimed
 BREATH = 0.00005  # seconds without the GIL, for the slot just woken to begin before the next claim is made up
@@ -80,7 +80,7 @@ class Claimer:
         )
         self._patience = Patience("claim", outage)
         self._ledger = metrics.ledger(alias)
-        self._thread = threading.Thread(target=self._run, name=f"workqueue-claim-{alias}", daemon=True)
+        self._thread = Thread(target=self._run, name=f"workqueue-claim-{alias}", daemon=True)
 
     @property
     def drained(self) -> bool:
@@ -91,7 +91,12 @@ class Claimer:
         """Claim from now on."""
         for look in self.looks:
             look.wakeup.attend()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            for look in self.looks:
+                look.wakeup.close()
+            raise
 
     def stop(self) -> None:
         """Claim no more. What a claim under way brings is given back."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
@@ -25,6 +24,7 @@ from . import journal, tidy
 from .call import Call, what
 from .lane import Batch, Lane
 from .starts import Starter
+from .thread import Thread
 from .timeouts import GRACE
 
 A_MOMENT = 0.1  # seconds that closing takes when nothing runs any more, however late it is
@@ -38,7 +38,7 @@ class Loop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.groups: list[Group] = []
-        self._thread = threading.Thread(target=self._run, name="workqueue-loop", daemon=True)
+        self._thread = Thread(target=self._run, name="workqueue-loop", daemon=True)
 
     def start(self) -> None:
         """Run the loop from now on."""
@@ -52,6 +52,9 @@ class Loop:
 
     def close(self, deadline: float) -> bool:
         """End what still runs, and the thread, by `deadline`; whether that worked. Idle connections are closed."""
+        if self._thread.ident is None:
+            self.loop.close()
+            return True
         try:
             closing: Future[None] = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
             closing.result(max(A_MOMENT, deadline - monotonic()))

@@ -21,6 +21,7 @@ from django_workqueue.managers import microseconds
 from django_workqueue.sql import workers
 
 from .outage import Outage, Patience
+from .thread import Thread
 
 CHORES = timedelta(seconds=15)  # how often the queues are looked after
 PRUNING = timedelta(hours=1)  # how often minute counters are, of which there may be one for each kind and minute
@@ -94,7 +95,7 @@ class Maintainer:
         self._patience = Patience("maintain", outage)
         self._stopping = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"workqueue-maintain-{alias}", daemon=True)
+        self._thread = Thread(target=self._run, name=f"workqueue-maintain-{alias}", daemon=True)
 
     def start(self) -> None:
         """Look after them from now on."""

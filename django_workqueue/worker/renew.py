@@ -21,6 +21,7 @@ from django_workqueue.engine import Source
 
 from .lane import Lane
 from .outage import Outage, Patience
+from .thread import Thread
 
 AGAIN = 1.0  # seconds at most until leases that could not be renewed are tried again
 CHECK_EVERY = 1.0  # seconds from one look whether running work was cancelled to the next, the first one as late …
@@ -94,9 +95,7 @@ class Renewer:
     def start(self) -> None:
         """Renew from now on."""
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._stop,), name=f"workqueue-renew-{self.alias}", daemon=True
-        )
+        self._thread = Thread(target=self._run, args=(self._stop,), name=f"workqueue-renew-{self.alias}", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:

@@ -27,6 +27,7 @@ from .bell import Bell
 from .call import what
 from .lane import Batch, Lane
 from .outage import Outage, Patience
+from .thread import Thread
 
 AT_ONCE = 2000  # outcomes of one lane in one go
 WHOLE = 0.05  # seconds that part of a claim may wait for the rest, while whole claims are there to be written
@@ -75,7 +76,7 @@ class Settler:
         )
         self._patience = Patience("settle", outage)
         self._ledger = metrics.ledger(alias)
-        self._thread = threading.Thread(target=self._run, name=f"workqueue-settle-{alias}", daemon=True)
+        self._thread = Thread(target=self._run, name=f"workqueue-settle-{alias}", daemon=True)
 
     def start(self) -> None:
         """Settle from now on."""

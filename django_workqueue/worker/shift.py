@@ -78,11 +78,13 @@ class Shift:
         if self._asked:
             return Counts()
         crew = self.crew
-        crew.start()
-        while monotonic() < until and not self._is_over():
-            crew.bell.wait(min(1.0, until - monotonic()))
-            self.gave_up = crew.gave_up
-        crew.stop(self.stop_within)
+        try:
+            crew.start()
+            while monotonic() < until and not self._is_over():
+                crew.bell.wait(min(1.0, until - monotonic()))
+                self.gave_up = crew.gave_up
+        finally:
+            crew.stop(self.stop_within)
         return crew.counts
 
     def _is_over(self) -> bool:

@@ -5,7 +5,6 @@ This is the worker's innermost loop: what is done here is done for every item.
 
 from __future__ import annotations
 
-import threading
 from contextvars import Context
 from itertools import repeat
 from time import monotonic
@@ -16,6 +15,7 @@ from django_workqueue.engine import Outcome, Verb
 from . import journal, tidy
 from .call import ZERO, Call, what
 from .lane import Batch, Lane
+from .thread import Thread
 from .timeouts import Alarm
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Slot:
         self.current: tuple[Batch, Any] | None = None
         self.leaked = False
         self.alarm: Alarm | None = None
-        self.thread = threading.Thread(target=self._run, name=f"workqueue-handler-{number}", daemon=True)
+        self.thread = Thread(target=self._run, name=f"workqueue-handler-{number}", daemon=True)
 
     def report_leak(self) -> None:
         """Say what it is that does not come back."""

@@ -8,13 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from django_workqueue import Item, Queue
 from django_workqueue.worker import Counts, Worker
 from tests.interleave import wait_until
-from tests.worker.conftest import Rows, Running
+from tests.worker.conftest import MakeQueue, Rows, Running
 
 Working = Callable[..., Running]
+
+OURS = tuple(f"workqueue-{part}" for part in ("renew", "watchdog", "handler", "loop", "settle", "claim", "maintain"))
+
+
+async def no_sleep(item: Item[str]) -> None:
+    """A handler."""
 
 
 def test_what_was_not_started_is_given_back_with_no_attempt_counted(
@@ -166,6 +173,26 @@ def test_a_claim_under_way_is_given_back_too(queue: Queue[str], working: Working
     assert (queue.stats().ready, rows(queue)["a"].attempts) == (1, 0)
 
 
+@pytest.mark.parametrize("part", ["renew", "watchdog", "handler-2", "loop", "settle", "claim", "maintain"])
+def test_a_worker_that_cannot_start_all_its_threads_leaves_none_at_work(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    sync, coroutines, start = make_queue(), make_queue(), threading.Thread.start
+    sync.handler(timeout=timedelta(seconds=30))(lambda item: None)
+    coroutines.handler(no_sleep)
+    before = set(threading.enumerate())
+
+    def cannot(thread: threading.Thread) -> None:
+        if thread.name.startswith(f"workqueue-{part}"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", cannot)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Worker([sync, coroutines]).run()
+    wait_until(lambda: not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith(OURS)])
+
+
 def test_stop_before_run_is_honoured(queue: Queue[str]) -> None:
     queue.handler(lambda item: None)
     queue.enqueue("a")
@@ -201,8 +228,6 @@ def test_stop_is_idempotent_and_a_stopped_worker_can_run_again(queue: Queue[str]
 
 
 def test_one_worker_does_not_run_twice_at_once(queue: Queue[str], working: Working) -> None:
-    import pytest
-
     queue.handler(lambda item: None)
     running = working(queue)
     wait_until(running.is_idle)
