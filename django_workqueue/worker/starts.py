@@ -31,7 +31,8 @@ class Starter:
     def __init__(self, outages: dict[str, Outage]) -> None:
         self._outages = outages
         self._desks: dict[str, _Desk] = {}
-        self._lock = threading.Lock()  # guards _desks
+        self._closed = False
+        self._lock = threading.Lock()  # guards both, so that nobody asks a desk that is closed
 
     def start(self, lane: Lane, batch: Batch, work: Any) -> bool:
         """Whether `work` may start; waits for the answer."""
@@ -40,20 +41,23 @@ class Starter:
         return mail.get()
 
     def ask(self, lane: Lane, batch: Batch, work: Any, answer: Answer) -> None:
-        """Have `answer` called, from another thread, with whether `work` may start."""
+        """Have `answer` called with whether `work` may start: from another thread, or at once with no, once closed."""
         alias = lane.source.alias
         with self._lock:
-            desk = self._desks.get(alias)
-            if desk is None:
-                desk = self._desks[alias] = _Desk(alias, self._outages[alias])
-        desk.ask(lane, batch, work, answer)
+            if not self._closed:
+                desk = self._desks.get(alias)
+                if desk is None:
+                    desk = self._desks[alias] = _Desk(alias, self._outages[alias])
+                desk.ask(lane, batch, work, answer)
+                return
+        answer(False)  # noqa: FBT003 - whether it may
 
     def close(self) -> None:
-        """Answer whoever waits with no, and end the threads."""
+        """Answer whoever waits, or asks from now on, with no, and end the threads."""
         with self._lock:
-            desks = list(self._desks.values())
-        for desk in desks:
-            desk.close()
+            self._closed = True
+            for desk in self._desks.values():
+                desk.close()
 
 
 class _Desk:

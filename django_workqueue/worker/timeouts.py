@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from django_workqueue.exceptions import HandlerTimeout
 
+from . import journal
 from .bell import Bell
 
 T = TypeVar("T")
@@ -130,11 +131,17 @@ class Watchdog:
             for slot, alarm in list(self._alarms.items()):
                 look_again, event = alarm.look(now)
                 if event is not None:
-                    self._events[event](slot)
+                    self._tell(event, slot)
                 if look_again is not None:
                     soonest = min(soonest, look_again)
             self._next = soonest
             self._bell.wait(None if soonest == float("inf") else soonest - time.monotonic())
+
+    def _tell(self, event: str, slot: Any) -> None:
+        try:
+            self._events[event](slot)
+        except Exception as error:  # noqa: BLE001 - a thread's outer edge: the other slots' alarms are to ring, too
+            journal.broken("the watchdog", error)
 
 
 def _raise_in(ident: int, error: type[BaseException] | None) -> None:

@@ -23,6 +23,7 @@ from django_workqueue.worker.line import Line, Reader, Writer, pack
 from django_workqueue.worker.look import FLOOR, Look
 from django_workqueue.worker.outage import Outage, Patience
 from django_workqueue.worker.signals import Signals
+from django_workqueue.worker.starts import Starter
 from django_workqueue.worker.supervise import Supervisor
 from django_workqueue.worker.timeouts import Watchdog
 from tests.interleave import wait_until
@@ -338,6 +339,47 @@ def test_an_alarm_that_rings_late_hits_nothing() -> None:
     assert escaped == []
     assert any(rung)
     assert not all(rung)
+
+
+def test_the_watchdog_outlives_what_goes_wrong_when_an_alarm_rings(caplog: pytest.LogCaptureFixture) -> None:
+    rung: list[str] = []
+
+    def rang(slot: str) -> None:
+        rung.append(slot)
+        raise MemoryError
+
+    def spin() -> None:
+        while True:
+            time.sleep(0.001)
+
+    dog = Watchdog(rang, lambda slot: None)
+    dog.start()
+
+    def run() -> None:
+        alarm = dog.add("slot")
+        for _ in range(2):
+            dog.guarded(alarm, 0.01, spin)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    dog.stop()
+    assert rung == ["slot", "slot"]
+    assert "the watchdog raised MemoryError()" in caplog.text
+
+
+# Starts
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_whoever_asks_to_start_after_the_end_is_told_no(lane: Lane, asked_before: bool) -> None:
+    starter, batch, answers = Starter({"default": Outage("default")}), batch_of(lane, "a"), list[bool]()
+    if asked_before:
+        assert starter.start(lane, batch, batch.works[0])
+    starter.close()
+    wait_until(lambda: not any(thread.name == "workqueue-start-default" for thread in threading.enumerate()))
+    starter.ask(lane, batch, batch.works[0], answers.append)
+    wait_until(lambda: answers == [False])
 
 
 def test_threads_are_named(queue: Queue[str]) -> None:
