@@ -30,6 +30,11 @@ class Budget:
                 self._asked_for -= of
                 self._left += of - number
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has an end."""
+        return self._left is not None
+
     def give_back(self, number: int) -> None:
         """So much of it was not started."""
         if self._left is not None:

@@ -241,5 +241,5 @@ class Claimer:
         if now - batch.claimed_at < STALE:
             return
         lane.slow_down()
-        self._budget.give_back(lane.turn_back(beyond=lane.size or 1))
+        lane.turn_back(beyond=lane.size or 1)
         self._settler.ring()

@@ -174,7 +174,9 @@ class Crew:
 
     def _staff(self, alias: str, outage: Outage, poll: float, presence: Presence) -> None:
         lanes = [lane for lane in self.lanes if lane.source.alias == alias]
-        settler = Settler(alias, lanes, outage=outage, closed=self._closed, due_again=self._due_again)
+        settler = Settler(
+            alias, lanes, outage=outage, budget=self._budget, closed=self._closed, due_again=self._due_again
+        )
         claimer = Claimer(
             alias,
             lanes,

@@ -24,6 +24,7 @@ from django_workqueue.leasing import chunks
 
 from . import journal, minutes
 from .bell import Bell
+from .budget import Budget
 from .call import what
 from .lane import Batch, Lane
 from .outage import Outage, Patience
@@ -60,6 +61,7 @@ class Settler:
         lanes: Sequence[Lane],
         *,
         outage: Outage,
+        budget: Budget,
         closed: Callable[[Batch], None],
         due_again: Callable[[Lane, Sequence[float]], None],
     ) -> None:
@@ -68,6 +70,7 @@ class Settler:
         self._bell = Bell()
         self._closed = closed
         self._due_again = due_again
+        self._budget = budget
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._aside: dict[int, Aside] = {}  # by the outcome's id
@@ -131,10 +134,19 @@ class Settler:
             outcomes += self._without_lost(batch, some) if batch.fence.lost else some
         if outcomes:
             self._write(lane, outcomes)
+        if self._budget.is_limited:
+            self._give_back_budget(lane, taken)
         for batch, some in taken:
             batch.settled += len(some)
             self._close_if_done(batch)
         return True
+
+    def _give_back_budget(self, lane: Lane, taken: Taken) -> None:
+        """Have others claimed for those that were not run."""
+        number = sum(outcome.verb is Verb.RETURN for _, some in taken for outcome in some)
+        if number:
+            self._budget.give_back(number)
+            self._due_again(lane, [0.0])
 
     def _close_if_done(self, batch: Batch) -> None:
         if batch.settled >= len(batch.works) and not batch.aside:

@@ -5,7 +5,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 from django.utils import timezone
 
 from django_workqueue import Job, JobQueue, PermanentError, Queue, Retry
+from django_workqueue.database import Connection
 from django_workqueue.models import WorkJob
 from django_workqueue.worker import Counts, Worker
 from django_workqueue.worker.lane import lanes_of
 from django_workqueue.worker.outage import Outage
 from django_workqueue.worker.renew import Lease, Renewer
+from django_workqueue.worker.signals import Signals
 from tests.interleave import wait_until
 from tests.worker.conftest import Running, Shop
 
@@ -298,6 +301,22 @@ def test_retry_and_chained_permanent_errors_mean_the_same_from_either_world(jobs
     assert Worker([jobs]).drain() == Counts(failed=1)
     assert (row(jobs, chained).outcome, row(jobs, chained).last_error) == ("dead", "ValueError: no")
     assert (row(jobs, snoozed).outcome, row(jobs, snoozed).attempts, row(jobs, snoozed).worker_ids) == (None, 0, [])
+
+
+def test_max_items_counts_no_job_whose_start_was_denied(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, denials, ran = jobs.source.start_on, [1, 1, 1], list[int]()
+
+    def start_on(connection: Connection, works: Sequence[Any]) -> list[Any]:
+        """As if a renewal, or anybody, had the rows locked at that moment."""
+        return [] if denials and denials.pop() else start(connection, works)
+
+    monkeypatch.setattr(jobs.source, "start_on", start_on)
+    jobs.handler("last")(lambda job: ran.append(job.id))
+    jobs.enqueue_many("last", [None] * 10, max_attempts=1)
+    worker = Worker([jobs], concurrency=1, poll=60)
+    with Signals() as signals:
+        assert worker.work(replace(worker.options, max_items=5), signals) == Counts(completed=5)
+    assert (len(ran), denials) == (5, [])
 
 
 def test_a_process_that_dies_with_500_jobs_in_hand_uses_up_the_attempts_of_what_it_started_only(shop: Shop) -> None:
