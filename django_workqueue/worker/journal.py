@@ -113,6 +113,16 @@ def refused(alias: str, part: str, error: BaseException) -> None:
     logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, in_words(error))
 
 
+def accepted(alias: str, seconds: float) -> None:
+    """The database does again what the worker needs."""
+    logger.warning("database %r refuses nothing any more; it did for %.1f s", alias, seconds)
+
+
+def reconnected(alias: str, part: str, error: BaseException) -> None:
+    """A connection was lost, and the next try had another."""
+    logger.info("database %r: a connection (%s) was cut and made anew: %s", alias, part, _first_line(error))
+
+
 def back(alias: str, seconds: float) -> None:
     """The database can be reached again."""
     logger.warning("database %r is back after %.1f s", alias, seconds)

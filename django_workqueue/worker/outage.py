@@ -11,16 +11,19 @@ import time
 
 from django.db import DatabaseError, InterfaceError
 
-from django_workqueue.database import Verdict, verdict
+from django_workqueue.database import UNDEFINED_TABLE, Verdict, sqlstate, verdict
 
 from . import journal
 
 FIRST, CEILING = 0.1, 5.0  # seconds
+CALM = 15.0  # seconds without a refusal after which it is over: what was refused is tried again in half of that
 ESSENTIAL = ("claim", "settle")  # of a worker's parts
 
 
 class Outage:
-    """One alias's state, shared by the threads that use it: the first to fail says so, and the last to recover.
+    """One alias's state, shared by the threads that use it: the first to fail twice says so, and the last to recover.
+
+    A connection that fails once and then works was cut, perhaps in an outage that is over, and is no outage itself.
 
     `trouble` is, for each part whose last try failed for whatever reason and that tries again, since when it has done
     nothing else, and the error of the last.
@@ -29,27 +32,57 @@ class Outage:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.trouble: dict[str, tuple[float, BaseException]] = {}  # single operations, atomic
-        self.failing: set[str] = set()  # the parts whose last try failed
+        self.failing: dict[str, BaseException] = {}  # the parts whose last try failed, with the first error since then
+        self.refusing: set[tuple[str | None, str]] = set()  # what was refused, by kind; all that was said
+        self._told = False
         self._since = 0.0
-        self._lock = threading.Lock()  # guards both
+        self._refused_since = self._refused_at = 0.0
+        self._lock = threading.Lock()  # guards all these
 
     def began(self, part: str, error: BaseException) -> None:
         """A part has failed."""
         with self._lock:
-            first = not self.failing
-            self.failing.add(part)
-            if first:
+            if not self.failing:
                 self._since = time.monotonic()
-        if first:
+            is_news = part in self.failing and not self._told
+            self._told = self._told or is_news
+            self.failing.setdefault(part, error)
+        if is_news:
             journal.gone(self.alias, part, error)
 
     def ended(self, part: str) -> None:
         """A part that had failed has succeeded."""
         with self._lock:
-            self.failing.discard(part)
-            over, seconds = not self.failing, time.monotonic() - self._since
-        if over:
+            error = self.failing.pop(part, None)
+            told, over, seconds = self._told, not self.failing, time.monotonic() - self._since
+            self._told = told and not over
+        if told and over:
             journal.back(self.alias, seconds)
+        elif error is not None and not told:
+            journal.reconnected(self.alias, part, error)
+
+    def refused(self, part: str, error: BaseException) -> None:
+        """The database does not do what a part wants. That a table is missing is the same for all of them."""
+        state = sqlstate(error)
+        kind = (state, "" if state == UNDEFINED_TABLE else part)
+        with self._lock:
+            self._refused_at = time.monotonic()
+            if not self.refusing:
+                self._refused_since = self._refused_at
+            is_news = kind not in self.refusing
+            self.refusing.add(kind)
+        if is_news:
+            journal.refused(self.alias, part, error)
+
+    def accepted(self) -> None:
+        """The database did what some part wants. A part may still be refused other things."""
+        with self._lock:
+            over = bool(self.refusing) and time.monotonic() - self._refused_at > CALM
+            seconds = self._refused_at - self._refused_since
+            if over:
+                self.refusing.clear()
+        if over:
+            journal.accepted(self.alias, seconds)
 
     def lasting(self, seconds: float) -> BaseException | None:
         """The last error of a part without which no work comes to its end, if it has failed for so long."""
@@ -66,13 +99,13 @@ class Patience:
         self.part = part
         self.outage = outage
         self._wait = FIRST
-        self._refused = False
 
     def succeeded(self) -> None:
         """All is well."""
         self._wait = FIRST
-        self._refused = False
         self.rests()
+        if self.outage.refusing:
+            self.outage.accepted()
         if self.part in self.outage.failing:
             self.outage.ended(self.part)
 
@@ -95,9 +128,8 @@ class Patience:
         self._note(error)
         if judged is Verdict.RECONNECT:
             self.outage.began(self.part, error)
-        elif not self._refused:
-            self._refused = True
-            journal.refused(self.outage.alias, self.part, error)
+        else:
+            self.outage.refused(self.part, error)
         return self._longer(), True
 
     def _note(self, error: BaseException) -> None:

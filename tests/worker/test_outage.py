@@ -14,15 +14,24 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import OperationalError, ProgrammingError
+from psycopg.errors import InsufficientPrivilege, UndefinedTable
 
 from django_workqueue import Item, Queue
-from django_workqueue.worker import Counts, Unavailable, Worker, crew
+from django_workqueue.worker import Counts, Unavailable, Worker, crew, outage
+from django_workqueue.worker.outage import Outage, Patience
 from testproject import postgres
 from tests import conftest as house
 from tests.interleave import wait_until
 from tests.worker.conftest import Running, Shop
 
 Working = Callable[..., Running]
+
+
+def refusal(kind: type[psycopg.Error], said: str) -> ProgrammingError:
+    error = ProgrammingError(said)
+    error.__cause__ = kind()
+    return error
+
 
 OURS = "datname = current_database() AND application_name LIKE 'django_workqueue %'"
 
@@ -86,6 +95,50 @@ def test_where_tables_are_missing_it_says_that_they_are_to_be_migrated(
     running = working(queue, poll=0.05)
     wait_until(lambda: "run `manage.py migrate`" in caplog.text)
     running.stop()
+
+
+def test_what_is_refused_is_said_once_for_all_parts_until_it_changes_in_kind(caplog: pytest.LogCaptureFixture) -> None:
+    shared = Outage("default")
+    claim, maintain = Patience("claim", shared), Patience("maintain", shared)
+    for table in ("workqueue_queue", "workqueue_worker", "workqueue_minute"):
+        for part in (claim, maintain):
+            part.failed(refusal(UndefinedTable, f'relation "{table}" does not exist'))
+        maintain.succeeded()  # in something else that it does
+    assert len(re.findall("refuses", caplog.text)) == 1
+    for part in (claim, claim, maintain):
+        part.failed(refusal(InsufficientPrivilege, "permission denied"))
+    assert re.findall(r"refuses \((\w+)\)", caplog.text) == ["claim", "claim", "maintain"]
+
+
+def test_it_says_once_when_nothing_is_refused_any_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = Outage("default")
+    claim, maintain = Patience("claim", shared), Patience("maintain", shared)
+    claim.failed(refusal(UndefinedTable, "no such table"))
+    maintain.succeeded()
+    assert "any more" not in caplog.text
+    monkeypatch.setattr(outage, "CALM", -1.0)
+    for part in (claim, maintain):
+        part.succeeded()
+    assert len(re.findall("refuses nothing any more", caplog.text)) == 1
+    claim.failed(refusal(UndefinedTable, "no such table again"))
+    assert "no such table again" in caplog.text
+
+
+def test_a_connection_that_was_cut_and_is_made_anew_at_once_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "django_workqueue")
+    shared = Outage("default")
+    claim, settle, start = (Patience(part, shared) for part in ("claim", "settle", "start"))
+    for part in (claim, settle, claim):
+        part.failed(OperationalError("connection refused"))
+    for part in (claim, settle):
+        part.succeeded()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    start.failed(OperationalError("terminating connection due to administrator command"))
+    start.succeeded()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "INFO"]
+    assert "terminating connection" in caplog.text
 
 
 def test_a_connection_on_a_read_only_standby_is_dropped_and_remade(
