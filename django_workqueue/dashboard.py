@@ -6,7 +6,6 @@ Knows nothing of requests or templates.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from . import figures, history, inventory, plots
+from .forks import Lock
 from .history import DAY, HOUR, WEEK, Counts, History, Span, Worker
 from .stats import QueueStats
 
@@ -39,7 +39,7 @@ class Memory(Generic[K, V]):
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._lock = threading.Lock()  # guards _known
+        self._lock = Lock()  # guards _known
         self._known: dict[K, tuple[float, V]] = {}
 
     def keep(self, key: K, value: V) -> V:

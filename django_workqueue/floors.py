@@ -8,11 +8,12 @@ and where it is dear at bounded intervals. Knows nothing of SQL; docs/explanatio
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from .forks import Lock
 
 Position = tuple[int, str | int]  # available_at in µs since the epoch, then key or id: opaque to Python
 Interval = tuple[int, int, str | int, int]  # lowest rank, position in two parts, highest rank
@@ -59,7 +60,7 @@ class Floors:
     def __init__(self, start: str | int, clock: Callable[[], float] = time.monotonic) -> None:
         self._start: Position = (0, start)
         self._clock = clock
-        self._lock = threading.Lock()  # guards all below
+        self._lock = Lock()  # guards all below
         self._floors: dict[int, Position] = {}
         self._history: deque[tuple[float, dict[int, Position]]] = deque()
         self._at = 0  # the server's time by the latest claim, in µs
@@ -218,7 +219,7 @@ class InboxFloor:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards all below
+        self._lock = Lock()  # guards all below
         self._seen: deque[tuple[float, int]] = deque()
         self._dear = False
         self._rescan_at = 0.0

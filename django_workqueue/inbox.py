@@ -5,7 +5,6 @@ Owns the order and the patience of folding; how an enqueue merges with what is t
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +13,7 @@ from django.db import DatabaseError
 
 from .database import Verdict, verdict
 from .floors import InboxFloor, Sparing
+from .forks import Lock
 from .managers import WorkItemQuerySet
 
 FOLD_LIMIT = 1000
@@ -32,7 +32,7 @@ class Inbox:
         self.floor = InboxFloor(clock)
         self._sparing = Sparing(clock)  # of asking whether there is anything to fold
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = Lock()  # guards what follows
         self._limit = FOLD_LIMIT
         self._aside: dict[int, float] = {}  # ids of entries, and until when they are left alone
 
