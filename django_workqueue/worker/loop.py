@@ -42,6 +42,7 @@ class Loop:
 
     def start(self) -> None:
         """Run the loop from now on."""
+        tidy.listen()
         self._thread.start()
 
     def cancel(self, works: Sequence[Any], verb: Verb | None) -> None:

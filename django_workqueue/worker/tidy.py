@@ -26,9 +26,14 @@ class Holder(Protocol):
 holder: ContextVar[Holder] = ContextVar("workqueue_connections")
 
 
+def listen() -> None:
+    """Learn from now on of the connections that are opened."""
+    connection_created.connect(_note, dispatch_uid="django_workqueue.worker")
+
+
 def watch() -> int:
     """Note from now on whether the calling thread opens connections; its ident."""
-    connection_created.connect(_note, dispatch_uid="django_workqueue.worker")
+    listen()
     ident = threading.get_ident()
     _ours.add(ident)
     connected.discard(ident)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connection, connections
+from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from django_workqueue import Item, PartialFailure, PermanentError, Queue, Retry
@@ -319,8 +320,10 @@ def test_the_query_log_is_emptied_around_each_handler(queue: Queue[str], monkeyp
 
 
 def test_async_handlers_connections_are_closed_too(queue: Queue[str]) -> None:
+    """Also in a process that has never run a sync one."""
     from django_workqueue.models import WorkItem
 
+    connection_created.disconnect(dispatch_uid="django_workqueue.worker")
     counted: list[int] = []
 
     @queue.handler(concurrency=2)
