@@ -164,7 +164,7 @@ class Crew:
         lanes = [lane for lane in self.lanes if lane.is_async]
         if not lanes:
             return None
-        loop = Loop()
+        loop = Loop(worn_out=self._wear_out)
         shared = [lane for lane in lanes if lane.bound is None]
         for group in ([shared] if shared else []) + [[lane] for lane in lanes if lane.bound is not None]:
             size = group[0].bound or self.concurrency

@@ -73,6 +73,16 @@ def worn_out(leaked: int, slots: int) -> None:
     logger.error("%d of %d handler threads were lost to handlers that ignore their timeout: stopping", leaked, slots)
 
 
+def loop_stopped() -> None:
+    """A handler has called the event loop's `stop()`."""
+    logger.error("the event loop of the async handlers was stopped, which is not for a handler to do; going on")
+
+
+def loop_ended(error: BaseException) -> None:
+    """The event loop is beyond use."""
+    logger.error("the event loop of the async handlers cannot go on: %r; stopping", error, exc_info=error)
+
+
 def lost(queue: str, number: int) -> None:
     """Leases ended under running handlers."""
     logger.warning("%s: %d leases were lost; what their handlers did will not be counted", queue, number)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from django_workqueue.backoff import exponential
 from django_workqueue.engine import TO_BE_FOUND, Claim, Handler, Outcome, Source, Verb
 
 from .bell import Bell
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 HORIZON = 0.1  # seconds of work to have in hand: what a claim's round trip is hidden behind
 FAMILIARITY = 32  # so many runs make the mean run time
+
+_DELAY = exponential()  # of work whose own backoff cannot be asked
 
 
 class Batch:
@@ -68,6 +71,19 @@ class Batch:
         if fence.remaining() < self.lane.margin:
             return False
         return not fence.lost or self.lane.source.idents([work])[0] not in fence.lost
+
+    def answer_for(self, works: Iterable[Any], error: BaseException | None) -> None:
+        """Give an outcome to what has none, or it would be renewed for ever: what was started has failed, and the
+        rest goes back."""
+        done = {id(outcome.work) for outcome in list(self.done)}
+        begun = {id(work) for work, _ in list(self.begun)}
+        for work in works:
+            if id(work) not in done:
+                self.done.append(
+                    Outcome(work, Verb.FAIL, _DELAY(work.attempts), error)
+                    if id(work) in begun
+                    else Outcome(work, Verb.RETURN)
+                )
 
     def held(self) -> list[Any]:
         """The idents whose leases are to be renewed."""

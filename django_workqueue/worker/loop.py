@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError as Cancelled
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
+from functools import partial
 from itertools import repeat
 from time import monotonic
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 
-from django_workqueue.engine import Outcome, Verb
+from django_workqueue.engine import Handler, Outcome, Verb
 from django_workqueue.exceptions import HandlerTimeout
 
 from . import journal, tidy
@@ -33,11 +35,13 @@ Dropped = Callable[[Batch, Sequence[object]], None]
 
 
 class Loop:
-    """The thread, its event loop, and the groups of slots on it."""
+    """The thread, its event loop, and the groups of slots on it. `worn_out` is told when the loop cannot go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, worn_out: Callable[[], None]) -> None:
         self.loop = asyncio.new_event_loop()
         self.groups: list[Group] = []
+        self._worn_out = worn_out
+        self._closing = False
         self._thread = Thread(target=self._run, name="workqueue-loop", daemon=True)
 
     def start(self) -> None:
@@ -56,11 +60,15 @@ class Loop:
         if self._thread.ident is None:
             self.loop.close()
             return True
+        ending = self._close()
         try:
-            closing: Future[None] = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
+            closing: Future[None] = asyncio.run_coroutine_threadsafe(ending, self.loop)
             closing.result(max(A_MOMENT, deadline - monotonic()))
-        except (NotInTime, RuntimeError):
+        except (NotInTime, Cancelled):
             pass
+        except RuntimeError:  # the loop is closed
+            ending.close()
+        self._closing = True
         self._soon(self.loop.stop)
         self._thread.join(max(0.0, deadline - monotonic()))
         return not self._thread.is_alive()
@@ -78,9 +86,23 @@ class Loop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._closing:
+                self._run_on()
+        except BaseException as error:  # noqa: BLE001 - a thread's outer edge
+            journal.loop_ended(error)
+            self._worn_out()
         finally:
             self.loop.close()
+
+    def _run_on(self) -> None:
+        """Run until told to stop. Whatever a handler brings that about with, the loop is whole and keeps all tasks."""
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets these out, whichever task or callback raises
+            journal.broken("a task or callback beside the handlers", error)
+        else:
+            if not self._closing:
+                journal.loop_stopped()
 
 
 class Slot:
@@ -90,12 +112,19 @@ class Slot:
         self.context = contextvars.Context()
         self.connected = False  # see tidy.Holder
         self.current: tuple[Batch, Any] | None = None
+        self.handler: Handler | None = None
         self.task: asyncio.Task[None] | None = None
+        self.outcomes: list[Outcome] = []  # of what is current, as soon as they are known
         self.cancelled = False  # by us, as `verb` says
         self.verb: Verb | None = None
         self.timed_out = False
         self._thread_sensitive = ThreadSensitiveContext()
         self.context.run(self._enter)
+
+    async def tidy(self) -> None:
+        """Run in this slot's context."""
+        close = tidy.close if self.timed_out else tidy.tidy
+        self.connected = await sync_to_async(close)()
 
     async def close(self) -> None:
         """Run in this slot's context."""
@@ -172,7 +201,9 @@ class Group:
             self._busy.add(slot)
             slot.current = (batch, works if lane.size is not None else works[0])
             slot.cancelled = slot.timed_out = False
+            slot.outcomes = []
             slot.task = self._loop.create_task(self._one(slot, lane, batch, works), context=slot.context.copy())
+            slot.task.add_done_callback(partial(self._ended, slot, lane, batch, works))
         if len(self._busy) < self.size:
             for lane in self.lanes:
                 if lane.hungry and not lane.hand:
@@ -189,35 +220,30 @@ class Group:
         return None
 
     async def _one(self, slot: Slot, lane: Lane, batch: Batch, works: list[Any]) -> None:
-        """One call of a handler, in a task and context of its own."""
+        """One call of a handler, in a task and context of its own. Any code on the loop may cancel it at any point."""
         call = lane.only or lane.calls[works[0].kind]
+        slot.handler = call.handler
         begun = monotonic()
-        try:
-            outcomes = await self._outcomes(slot, lane, call, batch, works)
-        except BaseException as error:  # noqa: BLE001 - a thread's outer edge: no slot and no work is ever lost to it
-            outcomes = self._failed(slot, call, works, error, monotonic() - begun)
-        slot.current = None
-        batch.done.extend(outcomes)
-        lane.settler.ring()
-        lane.ran(len(works), monotonic() - begun)
-        try:
-            await self._tidy(slot)
-        finally:
-            self._busy.discard(slot)
-            self._free.append(slot)
-            self._pump()
-
-    async def _outcomes(self, slot: Slot, lane: Lane, call: Call, batch: Batch, works: list[Any]) -> list[Outcome]:
         startable = [work for work in works if batch.may_start(work)]
         if startable and batch.marks and lane.source.marks_start(startable[0]):
             startable = startable if await self._mark(lane, batch, startable[0]) else []
-        may = set(map(id, startable))
-        outcomes = [Outcome(work, Verb.RETURN) for work in works if id(work) not in may]
         if startable:
             batch.begun.extend(zip(startable, repeat(monotonic())))
-            argument = startable if call.handler.size is not None else startable[0]
-            outcomes += await self._call(slot, call, batch, argument, startable)
-        return outcomes
+            argument = list(startable) if call.handler.size is not None else startable[0]
+            slot.outcomes = await self._call(slot, call, batch, argument, startable)
+        lane.ran(len(works), monotonic() - begun)
+
+    def _ended(self, slot: Slot, lane: Lane, batch: Batch, works: list[Any], task: asyncio.Task[None]) -> None:
+        """A task is over, whether or not it ever began: no slot and no work is lost to how it ended."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        slot.current = None
+        batch.done.extend(slot.outcomes)
+        if len(slot.outcomes) < len(works):
+            batch.answer_for(works, error)
+        lane.settler.ring()
+        self._tidy(slot)
+        if error is not None and not task.cancelled():
+            journal.broken("a handler's task", error)
 
     async def _mark(self, lane: Lane, batch: Batch, work: Any) -> bool:
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -268,10 +294,27 @@ class Group:
         if slot.task is task and not task.done():
             journal.ran_past(call.handler, what(work), seconds=call.timeout or 0)
 
-    async def _tidy(self, slot: Slot) -> None:
+    def _tidy(self, slot: Slot) -> None:
+        """Tidy the slot's connections if it has any, and let it be used again."""
         if slot.connected:
-            close = tidy.close if slot.timed_out else tidy.tidy
-            slot.connected = await sync_to_async(close)()
+            tidying = self._loop.create_task(slot.tidy(), context=slot.context.copy())
+            tidying.add_done_callback(partial(self._tidied, slot))
+        else:
+            self._let_go(slot)
+
+    def _tidied(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._tidy(slot)
+            return
+        self._let_go(slot)
+        error = task.exception()
+        if error is not None:
+            journal.broken("tidying connections", error)
+
+    def _let_go(self, slot: Slot) -> None:
+        self._busy.discard(slot)
+        self._free.append(slot)
+        self._pump()
 
     def _soon(self, call: Callable[..., None], *args: Any) -> None:
         try:

@@ -33,7 +33,7 @@ class Unworkable(ValueError):
 
 
 class WornOut(RuntimeError):
-    """Half of the threads were lost to handlers that ignore their timeout. Start a new process."""
+    """Half of the threads, or the event loop, were lost to what handlers did. Start a new process."""
 
 
 class Worker:
@@ -142,7 +142,7 @@ class Worker:
         if shift.gave_up is not None:
             raise Unavailable(f"{shift.gave_up}. Until then: {counts}.")
         if shift.crew.worn_out:
-            raise WornOut("half of the handler threads were lost to handlers that ignore their timeout")
+            raise WornOut("half of the handler threads, or the event loop, were lost to handlers: the log says how")
         return counts
 
     def _supervise(self, lanes: Sequence[Lane], options: Options, signals: Signals, beside: Sequence[Beside]) -> Counts:
