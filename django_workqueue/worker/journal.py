@@ -68,6 +68,16 @@ def ran_past(handler: Handler, what: str, *, seconds: float) -> None:
     )
 
 
+def left_open(handler: Handler, alias: str) -> None:
+    """A handler has returned inside a transaction."""
+    logger.warning(
+        "%s on queue %r left a transaction open on database %r: it is rolled back, and the connection closed",
+        handler.name,
+        handler.source.name,
+        alias,
+    )
+
+
 def worn_out(leaked: int, slots: int) -> None:
     """Too many handlers never came back."""
     logger.error("%d of %d handler threads were lost to handlers that ignore their timeout: stopping", leaked, slots)

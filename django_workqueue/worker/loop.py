@@ -123,8 +123,8 @@ class Slot:
 
     async def tidy(self) -> None:
         """Run in this slot's context."""
-        close = tidy.close if self.timed_out else tidy.tidy
-        self.connected = await sync_to_async(close)()
+        if self.handler is not None:
+            self.connected = await sync_to_async(tidy.after)(self.handler, cut_off=self.timed_out)
 
     async def close(self) -> None:
         """Run in this slot's context."""

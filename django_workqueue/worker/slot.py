@@ -137,7 +137,7 @@ class Slot:
             if settler.asleep:
                 settler.ring()
             if ident in connected:
-                tidy.tidy()
+                tidy.after(call.handler, cut_off=False)
             number += 1
             if now - begun > NOTE:
                 lane.ran(number, now - begun)
@@ -225,7 +225,7 @@ class Slot:
             error = raised
         ran = monotonic() - began
         if ident in tidy.connected:
-            (tidy.close if rang else tidy.tidy)()
+            tidy.after(call.handler, cut_off=rang)
         return result, error, ran
 
 

@@ -1,13 +1,17 @@
 """What a handler's end means for its item, and what surrounds each call."""
 
+import contextlib
 import contextvars
 import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connection, connections
+from django.contrib.auth.models import Group
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
@@ -301,6 +305,105 @@ def test_a_connection_broken_by_one_handler_does_not_reach_the_next(queue: Queue
     queue.enqueue("a-breaks", priority=1)
     queue.enqueue("b", "c")
     assert drain(queue) == Counts(completed=2, failed=1, retried=1)
+
+
+held: list[Any] = []  # so that nothing is left when it is collected
+
+
+def enter_atomic() -> None:
+    held.append(transaction.atomic())
+    held[-1].__enter__()
+
+
+def suspend_in_atomic() -> None:
+    def numbers() -> Iterator[int]:
+        with transaction.atomic():
+            yield 1
+
+    held.append(numbers())
+    next(held[-1])
+
+
+def break_atomic() -> None:
+    enter_atomic()
+    transaction.set_rollback(True)
+
+
+def close_in_atomic() -> None:
+    enter_atomic()
+    connection.close()
+
+
+def begin_by_hand() -> None:
+    connection.cursor().execute("BEGIN")
+
+
+def begin_and_fail() -> None:
+    begin_by_hand()
+    with contextlib.suppress(DatabaseError):
+        connection.cursor().execute("SELECT 1 / 0")
+
+
+def turn_autocommit_off() -> None:
+    connection.set_autocommit(False)
+    Group.objects.create(name="left open")
+
+
+LEAVES = [
+    enter_atomic,
+    suspend_in_atomic,
+    break_atomic,
+    close_in_atomic,
+    begin_by_hand,
+    begin_and_fail,
+    turn_autocommit_off,
+]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("timeout", [None, timedelta(seconds=20)])
+@pytest.mark.parametrize("leave", LEAVES)
+def test_a_transaction_that_a_handler_leaves_open_does_not_reach_the_next(
+    queue: Queue[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    leave: Callable[[], None],
+    timeout: timedelta | None,
+    is_async: bool,
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+
+    def work(item: Item[str]) -> None:
+        Group.objects.create(name=f"{queue.name} {item.key}")
+        if item.key.startswith("leaves"):
+            leave()
+
+    queue.handler(concurrency=1, timeout=timeout)(sync_to_async(work) if is_async else work)
+    queue.enqueue("leaves 1", priority=3)
+    queue.enqueue("a", priority=2)
+    queue.enqueue("leaves 2", priority=1)
+    queue.enqueue("b")
+    assert drain(queue) == Counts(completed=4)
+    assert Group.objects.filter(name__startswith=queue.name).delete()[0] == 4
+    assert not Group.objects.filter(name="left open").exists()
+    assert caplog.text.count(f"on queue {queue.name!r} left a transaction open on database 'default'") == 1
+    held.clear()
+
+
+def test_a_timeout_inside_atomic_leaves_the_thread_usable(queue: Queue[str]) -> None:
+    @queue.handler(concurrency=1, timeout=timedelta(seconds=0.2), backoff=lambda attempts: HOUR)
+    def work(item: Item[str]) -> None:
+        if item.key == "slow":
+            enter_atomic()
+            while True:
+                connection.cursor().execute("SELECT pg_sleep(0.01)")
+        with transaction.atomic():
+            connection.cursor().execute("SELECT 1")
+
+    queue.enqueue("slow", priority=1)
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(completed=2, failed=1, retried=1)
+    held.clear()
 
 
 def test_the_query_log_is_emptied_around_each_handler(queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
