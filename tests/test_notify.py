@@ -430,7 +430,7 @@ def test_a_forgotten_wakeup_is_not_kept_alive() -> None:
     assert len(wakeup._wakeups["default", "forgotten"]) == 1
     del by_hand
     gc.collect()
-    assert not wakeup._wakeups["default", "forgotten"]
+    assert ("default", "forgotten") not in wakeup._wakeups, "nor is its queue's name"
 
 
 def test_without_threads_the_poll_goes_on(monkeypatch: Any) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from django_workqueue import conf
 
@@ -73,7 +73,8 @@ class Wakeup:
         self._has_listened = False
         self.begin()
         with _lock:
-            _wakeups.setdefault((alias, queue), WeakSet()).add(self)
+            self._peers = _wakeups.setdefault((alias, queue), WeakSet())
+            self._peers.add(self)
 
     def begin(self) -> None:
         """Nobody waits: at first, and in a forked child, where whoever did is not."""
@@ -193,7 +194,7 @@ class _Wait:
 
 
 _lock = threading.Lock()  # guards the registry
-_wakeups: dict[tuple[str, str], WeakSet[Wakeup]] = {}
+_wakeups: WeakValueDictionary[tuple[str, str], WeakSet[Wakeup]] = WeakValueDictionary()  # each kept by its members
 
 
 def _after_fork_in_child() -> None:
