@@ -154,6 +154,7 @@ class ListedSource(LeasingSource):
         if kinds is None:
             return self.floors
         floors = self._floors.setdefault(tuple(kinds), Floors(self.first_ident))
+        self._floors.move_to_end(tuple(kinds))
         while len(self._floors) > MAX_KINDS:
             self._floors.popitem(last=False)
         return floors

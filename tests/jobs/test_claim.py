@@ -184,8 +184,10 @@ def test_the_end_of_one_kinds_jobs_leaves_the_other_kinds_in_sight(queue, table,
 def test_a_process_remembers_how_far_it_got_for_a_bounded_number_of_kinds(queue):
     from django_workqueue import listed
 
+    used = queue.source.floors_of(["mail"])
     for number in range(listed.MAX_KINDS + 20):
         queue.claim(kinds=[f"kind {number}"])
+        assert queue.source.floors_of(["mail"]) is used
     assert len(queue.source._floors) == listed.MAX_KINDS
 
 
