@@ -54,7 +54,7 @@ def partitions(using: str | None = None) -> list[Partition]:
     with connections[resolve(using)].cursor() as cursor:
         cursor.execute(
             """
-            SELECT p.relname, c.relname, pg_get_expr(c.relpartbound, c.oid), obj_description(c.oid, 'pg_class'),
+            SELECT p.relname, c.relname, pg_get_expr(c.relpartbound, c.oid),
              greatest(c.reltuples, 0)::bigint, pg_total_relation_size(c.oid)
             FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_class c ON c.oid = i.inhrelid
             WHERE p.oid IN (to_regclass('workqueue_item'), to_regclass('workqueue_job')) ORDER BY 1, 2
@@ -63,8 +63,8 @@ def partitions(using: str | None = None) -> list[Partition]:
         rows = cursor.fetchall()
     faces = {table: face for face, table in TABLES.items()}
     return [
-        Partition(faces[parent], None if bound == "DEFAULT" else _named(bound, comment), table, count, size)
-        for parent, table, bound, comment, count, size in rows
+        Partition(faces[parent], None if bound == "DEFAULT" else _named(bound), table, count, size)
+        for parent, table, bound, count, size in rows
     ]
 
 
@@ -88,6 +88,21 @@ def face_of(queue: str, using: str | None = None) -> str:
     return str(row[0])
 
 
+def to_create(queue: str, face: str | None = None, using: str | None = None) -> str:
+    """The face whose table would get the partition. Raises `PartitionError` if it has one, or nobody knows of it."""
+    face = face or face_of(queue, using)
+    _refuse_another(queue, face, resolve(using))
+    return face
+
+
+def to_drop(queue: str, face: str | None = None, using: str | None = None) -> str:
+    """The face whose table would give the partition up. Raises `PartitionError` if there is none."""
+    own = (partition.face for partition in partitions(using) if partition.queue == queue)
+    face = face or next(own, "items")
+    _required(queue, face, resolve(using))
+    return face
+
+
 def stall(queue: str, face: str, using: str | None = None) -> timedelta:
     """For how long creating or dropping the queue's partition would hold up its table: an estimate."""
     with connections[resolve(using)].cursor() as cursor:
@@ -101,8 +116,7 @@ def create(queue: str, face: str, using: str | None = None) -> Partition:
     """Give the queue a partition of its own, and move its rows there. Raises `PartitionError` if it has one."""
     alias = resolve(using)
     parent = TABLES[face]
-    if _own(queue, face, alias) is not None:
-        raise PartitionError(_("queue %(queue)r has a partition of its own already") % {"queue": queue})
+    _refuse_another(queue, face, alias)
     names = {
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
@@ -135,9 +149,7 @@ def drop(queue: str, face: str, using: str | None = None, *, purge: bool = False
     """Give the queue's partition up: its rows move back to DEFAULT, or with `purge` are deleted."""
     alias = resolve(using)
     parent = TABLES[face]
-    own = _own(queue, face, alias)
-    if own is None:
-        raise PartitionError(_("queue %(queue)r has no partition of its own") % {"queue": queue})
+    own = _required(queue, face, alias)
     names = {
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
@@ -187,6 +199,18 @@ def _run_alone(alias: str, statement: sql.Composed) -> None:
         cursor.execute(statement)
 
 
+def _required(queue: str, face: str, alias: str) -> Partition:
+    own = _own(queue, face, alias)
+    if own is None:
+        raise PartitionError(_("queue %(queue)r has no partition of its own") % {"queue": queue})
+    return own
+
+
+def _refuse_another(queue: str, face: str, alias: str) -> None:
+    if _own(queue, face, alias) is not None:
+        raise PartitionError(_("queue %(queue)r has a partition of its own already") % {"queue": queue})
+
+
 def _own(queue: str, face: str, alias: str) -> Partition | None:
     for partition in partitions(alias):
         if partition.face == face and partition.queue == queue:
@@ -199,6 +223,10 @@ def _table(parent: str, queue: str) -> str:
     return f"{parent}_{readable}_{hashlib.sha256(queue.encode()).hexdigest()[:8]}"
 
 
-def _named(bound: str, comment: str | None) -> str:
-    """The queue of a partition: what we noted with it, or else what its bound says."""
-    return comment if comment is not None else bound.removeprefix("FOR VALUES IN (").removesuffix(")")
+def _named(bound: str) -> str:
+    """The queue of a partition, by its bound; that of several queues, which is not ours, has them as SQL names them."""
+    values = bound.removeprefix("FOR VALUES IN (").removesuffix(")")
+    return values[1:-1].replace("''", "'") if _LITERAL.fullmatch(values) else values
+
+
+_LITERAL = re.compile("'([^']|'')*'")

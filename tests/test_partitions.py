@@ -1,5 +1,6 @@
 """`workqueue_partition`: a queue moves to a partition of its own and back while workers go on."""
 
+import contextlib
 import threading
 from datetime import timedelta
 from io import StringIO
@@ -7,6 +8,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
+from psycopg import sql
 
 from django_workqueue import JobQueue, Queue
 from django_workqueue.partitions import PartitionError, create, drop, partitions
@@ -98,6 +100,52 @@ def test_refusals_say_what_is_wrong():
     create("twice", "items")
     with pytest.raises(PartitionError, match="already"):
         create("twice", "items")
+    with pytest.raises(PartitionError, match="no partition of its own"):
+        drop("plain", "items")
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["create", "twice", "--face", "items"], "has a partition of its own already"),
+        (["drop", "plain"], "has no partition of its own"),
+        (["drop", "nowhere"], "has no partition of its own"),
+        (["drop", "twice", "--face", "jobs"], "has no partition of its own"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_it_is_said_how_long_it_would_take(words, refusal):
+    create("twice", "items")
+    Queue("plain").enqueue("a")
+    out = StringIO()
+    with pytest.raises(CommandError, match=refusal):
+        call_command("workqueue_partition", *words, stdout=out)
+    assert not out.getvalue()
+
+
+def test_a_partition_of_a_queue_that_nobody_has_used_is_dropped_without_its_face():
+    create("unheard of", "jobs")
+    assert "gone" in command("drop", "unheard of")
+
+
+def test_the_help_names_durations_in_words():
+    out = StringIO()
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(out):
+        call_command("workqueue_partition", "create", "--help")
+    assert "longer than 2 s" in " ".join(out.getvalue().split())
+
+
+@pytest.mark.parametrize("comment", [None, "the hot one"])
+def test_a_partition_that_another_made_is_known_by_its_bound(comment):
+    with connection.cursor() as cursor:
+        own = sql.Identifier("workqueue_item_by_hand")
+        made = "CREATE TABLE {} PARTITION OF workqueue_item FOR VALUES IN ({})"
+        cursor.execute(sql.SQL(made).format(own, sql.Literal(QUEUE)))
+        cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(own, sql.Literal(comment)))
+    assert QUEUE in [partition.queue for partition in partitions()]
+    with pytest.raises(PartitionError, match="already"):
+        create(QUEUE, "items")
+    drop(QUEUE, "items")
+    assert QUEUE not in [partition.queue for partition in partitions()]
 
 
 @pytest.mark.parametrize("words", [["list"], ["create", "hot"], ["drop", "hot", "--face", "items"]])

@@ -7,7 +7,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_workqueue import partitions
 from django_workqueue.management.asking import NO_TABLES, told
-from django_workqueue.partitions import FREE
+from django_workqueue.partitions import FREE, Partition
+
+FREE_SECONDS = f"{FREE.total_seconds():g}"
 
 
 class Command(BaseCommand):
@@ -24,7 +26,9 @@ class Command(BaseCommand):
         for verb in (create, drop):
             verb.add_argument("queue", metavar="QUEUE")
             verb.add_argument("--face", choices=sorted(partitions.TABLES), help="for a queue nobody has used yet")
-            verb.add_argument("--force", action="store_true", help=f"hold the lock for longer than {FREE}, if need be")
+            verb.add_argument(
+                "--force", action="store_true", help=f"hold the lock for longer than {FREE_SECONDS} s, if need be"
+            )
         drop.add_argument("--purge", action="store_true", help="delete the queue's rows instead of moving them")
 
     def handle(self, *, verb: str, database: str | None, **options: Any) -> None:
@@ -35,13 +39,16 @@ class Command(BaseCommand):
                 self._change(verb, database, **options)
 
     def _list(self, database: str | None) -> None:
-        found = partitions.partitions(database)
-        if not found:  # for there is always DEFAULT
-            raise CommandError(NO_TABLES)
-        for partition in found:
+        for partition in self._found(database):
             queue = "(all others)" if partition.queue is None else repr(partition.queue)
             size = f"{partition.bytes / 1_048_576:.1f} MiB"
             self.stdout.write(f"{partition.face:5}  {queue}  {partition.table}  about {partition.rows:,} rows  {size}")
+
+    def _found(self, database: str | None) -> list[Partition]:
+        found = partitions.partitions(database)
+        if not found:  # for there is always DEFAULT
+            raise CommandError(NO_TABLES)
+        return found
 
     def _change(
         self,
@@ -54,13 +61,13 @@ class Command(BaseCommand):
         purge: bool = False,
         **_: Any,
     ) -> None:
-        face = face or partitions.face_of(queue, database)
+        self._found(database)
+        target = partitions.to_create if verb == "create" else partitions.to_drop
+        face = target(queue, face, database)
         stall = partitions.stall(queue, face, database)
         self.stdout.write(f"This holds up the table of {face} for about {stall.total_seconds():.1f} s.")
         if stall > FREE and not force and not purge:
-            raise CommandError(
-                f"That is longer than {FREE.total_seconds():g} s. Choose a quiet hour, then give --force."
-            )
+            raise CommandError(f"That is longer than {FREE_SECONDS} s. Choose a quiet hour, then give --force.")
         if verb == "create":
             made = partitions.create(queue, face, database)
             self.stdout.write(self.style.SUCCESS(f"Queue {queue!r} has the partition {made.table} now."))
