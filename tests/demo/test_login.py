@@ -53,7 +53,11 @@ def test_a_new_link_replaces_the_one_before(client):
     assert client.get(second).status_code == 302
 
 
-@pytest.mark.parametrize("token", ["x", "a:b:c", signing.dumps("!guessed", salt="testproject.tiles.login")])
+@pytest.mark.parametrize(
+    "token",
+    ["x", "a:b:c", signing.dumps("!guessed", salt="testproject.tiles.login")],
+    ids=["no signature", "a wrong one", "of something else"],  # it has the time in it, which no test's name may have
+)
 def test_a_made_up_link_is_refused(client, token):
     login.issue()
     assert client.get(reverse("tiles:login", args=[token])).status_code == 403
