@@ -1,11 +1,13 @@
 """How many queries a page takes does not depend on how many rows there are, and none of them counts the table."""
 
+import math
 import re
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_workqueue import dashboard
 from tests.admin import scene
 from tests.admin.conftest import address
 
@@ -45,7 +47,8 @@ def queries(client, page):
     return [query["sql"] for query in captured.captured_queries]
 
 
-def test_the_number_of_queries_does_not_depend_on_rows(admin_client):
+def test_the_number_of_queries_does_not_depend_on_rows(admin_client, monkeypatch):
+    monkeypatch.setattr(dashboard, "BUDGET", math.inf)  # or it depends on how quick the machine is
     few = {"ready": 2, "leased": 2, "scheduled": 2, "stalled": 2, "completed": 2}
     scene.items("products", **few)
     scene.jobs("mails", **few)

@@ -152,8 +152,8 @@ def test_an_enqueue_whose_answer_was_lost_and_whose_task_is_over_and_gone_has_la
     queue = default_task_backend.queue("default")
     wait = queue.source.commits.batcher.submit
 
-    def submit_and_let_it_be_worked(*arguments: Any) -> Any:
-        landed = wait(*arguments)
+    def submit_and_let_it_be_worked(*arguments: Any, **options: Any) -> Any:
+        landed = wait(*arguments, **options)
         WorkJob.objects.filter(id__in=ids).delete()
         return landed
 
