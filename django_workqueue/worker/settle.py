@@ -8,7 +8,7 @@ without waiting for a row; the fence decides later.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -132,8 +132,8 @@ class Settler:
         for batch, some in taken:
             minutes.started(self._ledger, batch)
             outcomes += self._without_lost(batch, some) if batch.fence.lost else some
-        if outcomes:
-            self._write(lane, outcomes)
+        for alike in _by_verb(outcomes):
+            self._write(lane, alike)
         if self._budget.is_limited:
             self._give_back_budget(lane, taken)
         for batch, some in taken:
@@ -193,10 +193,10 @@ class Settler:
                 self._wait_out(error)
             self._set_aside(lane, outcomes)
             return
+        self._patience.succeeded()
         self._set_aside(lane, [outcome for outcome in outcomes if id(outcome) in held])
-        free = [outcome for outcome in outcomes if id(outcome) not in held]
-        if free:
-            self._write(lane, free, sifted=True)
+        for alike in _by_verb([outcome for outcome in outcomes if id(outcome) not in held]):
+            self._write(lane, alike, sifted=True)
 
     def _held_by_others(self, lane: Lane, outcomes: list[Outcome]) -> set[int]:
         """The ids of those whose rows are still ours, and cannot be had. A renewal tells, which waits for no row."""
@@ -324,6 +324,16 @@ def _take(lane: Lane) -> Taken:
         if number >= AT_ONCE:
             break
     return taken or part
+
+
+def _by_verb(outcomes: list[Outcome]) -> Iterable[list[Outcome]]:
+    """What is written in statements of its own, so that what landed is not written again when another fails."""
+    if all(outcome.verb is Verb.COMPLETE for outcome in outcomes):
+        return [outcomes] if outcomes else []
+    by_verb: dict[Verb, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_verb.setdefault(outcome.verb, []).append(outcome)
+    return by_verb.values()
 
 
 def _is_its_own_fault(error: Exception, number: int) -> bool:

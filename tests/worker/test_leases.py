@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, transaction
 
-from django_workqueue import Item, JobQueue, Queue
+from django_workqueue import Item, JobQueue, PartialFailure, Queue
 from django_workqueue.database import Connection, Verdict, verdict
 from django_workqueue.engine import Outcome, Settled
 from django_workqueue.worker import Counts, Worker
@@ -396,6 +396,27 @@ def test_rows_that_a_stranger_holds_are_waited_for_once_each_and_hold_up_no_othe
         assert queue.stats().leased == 16
     wait_until(lambda: queue.stats().completed == 16)
     assert running.stop() == Counts(completed=17)
+
+
+def test_what_was_completed_counts_also_when_the_row_of_a_failure_beside_it_is_held(
+    queue: Queue[str], working: Working, second: psycopg.Connection[Any], tries: list[int]
+) -> None:
+    gate = threading.Event()
+
+    @queue.batch_handler(size=2)
+    def half(items: list[Item[str]]) -> None:
+        gate.wait(20)
+        raise PartialFailure({item: "no" for item in items if item.key == "fails"})
+
+    queue.enqueue("completes", "fails")
+    running = working(queue)
+    wait_until(lambda: queue.stats().leased == 2)
+    with second.transaction():
+        second.execute("SELECT 1 FROM workqueue_item WHERE queue = %s AND key = 'fails' FOR UPDATE", [queue.name])
+        gate.set()
+        wait_until(lambda: len(tries) >= 2)
+    wait_until(lambda: queue.stats().scheduled == 1)
+    assert running.stop() == Counts(completed=1, failed=1, retried=1)
 
 
 def test_outcomes_outlast_a_lock_on_their_whole_table(
