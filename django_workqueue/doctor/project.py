@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from django.db import connections
@@ -44,23 +45,26 @@ def migrations(server: Server, _limits: Limits) -> Iterator[Finding]:
 
 
 def leases(server: Server, _limits: Limits) -> Iterator[Finding]:
-    """Handlers that may run for longer than their lease."""
+    """Handlers that may run for longer than their lease: once each, in however many queues."""
+    queues: dict[tuple[str, timedelta, timedelta], list[str]] = {}
     for source in engine.registered():
         if source.alias != server.alias:
             continue
         for handler in source.handlers:
             if handler.kind != engine.TO_BE_FOUND and handler.timeout is not None and handler.lease < handler.timeout:
-                yield Finding(
-                    "short-lease",
-                    Severity.WARNING,
-                    _("%(handler)s has a lease that is shorter than its timeout") % {"handler": handler.name},
-                    _(
-                        "lease=%(lease)s, timeout=%(timeout)s, queue %(queue)r. A long run depends on its worker's "
-                        "renewals: if these stop for a lease's time, the work runs a second time beside it."
-                    )
-                    % {"lease": handler.lease, "timeout": handler.timeout, "queue": source.name},
-                    _("Give it a lease of at least its timeout, unless work should be taken over sooner than that."),
-                )
+                queues.setdefault((handler.name, handler.lease, handler.timeout), []).append(repr(source.name))
+    for (name, lease, timeout), names in queues.items():
+        yield Finding(
+            "short-lease",
+            Severity.NOTE,
+            _("%(handler)s has a lease that is shorter than its timeout") % {"handler": name},
+            _(
+                "lease=%(lease)s, timeout=%(timeout)s, in %(queues)s. The worker renews the lease while it runs. Only "
+                "if it cannot for a lease's time, as in an outage, does the work run a second time beside it."
+            )
+            % {"lease": lease, "timeout": timeout, "queues": ", ".join(names)},
+            _("Nothing, unless that must not be: then a lease of its timeout. A dead worker's is waited for as long."),
+        )
 
 
 def listener(server: Server, _limits: Limits) -> Iterator[Finding]:

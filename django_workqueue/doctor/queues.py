@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 
 from django.utils.translation import gettext as _
@@ -12,6 +13,7 @@ from django_workqueue.figures import number
 from django_workqueue.inventory import KnownQueue
 from django_workqueue.listed import ListedSource
 from django_workqueue.sql import doctor as sql
+from django_workqueue.stats import QueueStats
 
 from .asking import Server
 from .findings import Finding, Limits, Severity
@@ -38,7 +40,7 @@ def piles(server: Server, limits: Limits) -> Iterator[Finding]:
                 _("%(count)s are ready and wait for it to be resumed.") % {"count": number(held.ready)},
                 _("Queue.resume(), or the admin."),
             )
-        elif held.ready and held.oldest_ready_age > limits.unworked and queue.name not in seen:
+        elif queue.name not in seen and _worker_wanted(queue, held, limits):
             yield Finding(
                 "no-worker",
                 Severity.SERIOUS,
@@ -46,7 +48,7 @@ def piles(server: Server, limits: Limits) -> Iterator[Finding]:
                 _("%(count)s are ready, the oldest for %(age)s.")
                 % {"count": number(held.ready), "age": ago(held.oldest_ready_age.total_seconds())},
                 _("%(command)s (unless a program of yours claims by hand).")
-                % {"command": f"manage.py workqueue_work {queue.name}"},
+                % {"command": f"manage.py workqueue_work {shlex.quote(queue.name)}"},
             )
         if held.stalled >= limits.pile:
             jobs = queue.face == "jobs"
@@ -69,9 +71,19 @@ def piles(server: Server, limits: Limits) -> Iterator[Finding]:
             )
 
 
+def _worker_wanted(queue: KnownQueue, held: QueueStats, limits: Limits) -> bool:
+    """Whether work has waited for long that a worker would do: not where this project lacks the handler for it."""
+    handled = queue.source.handlers or not _any_handlers()
+    return bool(held.ready and held.oldest_ready_age > limits.unworked and handled)
+
+
+def _any_handlers() -> bool:
+    return any(source.handlers for source in engine.registered())
+
+
 def handlers(server: Server, _limits: Limits) -> Iterator[Finding]:
     """Kinds of job, and queues, for which this process has no handler."""
-    if not any(source.handlers for source in engine.registered()):
+    if not _any_handlers():
         module = conf.autodiscover()
         yield Finding(
             "no-handlers",

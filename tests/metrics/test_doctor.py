@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import time
 from copy import deepcopy
 from datetime import timedelta
@@ -13,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test import override_settings
 
-from django_workqueue import doctor, notify
+from django_workqueue import Queue, doctor, notify
 from django_workqueue.doctor import Limits, Severity
 from django_workqueue.models import WorkItem
 from testproject import postgres
@@ -183,6 +184,18 @@ def test_a_lease_shorter_than_the_timeout_is_found(queue):
 
     (finding,) = found("short-lease", about=queue.name)
     assert "slow" in finding.title
+    assert finding.severity is Severity.NOTE
+    assert "The worker renews the lease" in finding.detail
+
+
+def test_a_handler_of_several_queues_with_a_lease_shorter_than_its_timeout_is_found_once(make_jobs):
+    def slow(job): ...
+
+    queues = [make_jobs() for _ in range(3)]
+    for queue in queues:
+        queue.handler("kind", lease=timedelta(seconds=5), timeout=timedelta(seconds=60))(slow)
+    (finding,) = found("short-lease", about="several_queues")
+    assert all(repr(queue.name) in finding.detail for queue in queues)
 
 
 def test_a_kind_that_nobody_handles_is_found(make_jobs):
@@ -200,6 +213,30 @@ def test_a_queue_that_nobody_handles_is_found(queue, make_jobs):
     make_jobs_kept.handler("known")(lambda job: None)
     queue.enqueue("a")
     assert found("unhandled-queue", about=queue.name)
+    assert not found("no-worker", limits=Limits(unworked=NONE), about=queue.name), "one could not work it"
+
+
+def test_of_jobs_that_nobody_handles_it_is_not_said_as_well_that_no_worker_is_seen(queue, make_jobs):
+    queue.handler(lambda item: None)
+    jobs = make_jobs()
+    jobs.enqueue("unknown")
+    assert found("unhandled-kind", about=jobs.name)
+    assert not found("no-worker", limits=Limits(unworked=NONE), about=jobs.name)
+
+
+def test_where_no_handler_is_known_at_all_it_is_said_that_no_worker_is_seen(queue, monkeypatch):
+    queue.enqueue("a")
+    monkeypatch.setattr("django_workqueue.engine.registered", list)
+    assert found("no-worker", limits=Limits(unworked=NONE), about=queue.name)
+
+
+def test_the_command_that_is_advised_can_be_given_to_a_shell_as_it_is():
+    queue = Queue(f"metrics-{os.getpid()} it's; $HOME")
+    queue.handler(lambda item: None)
+    queue.enqueue("a")
+    (finding,) = found("no-worker", limits=Limits(unworked=NONE), about="HOME")
+    assert shlex.split(finding.advice.partition(" (")[0]) == ["manage.py", "workqueue_work", queue.name]
+    queue.remove("a")
 
 
 def test_a_process_without_handlers_says_so(monkeypatch):
@@ -254,6 +291,7 @@ def test_an_inbox_that_nobody_folds_is_found(queue):
 
 def test_paused_queues_piles_and_work_without_a_worker_are_found(make_queue, make_jobs):
     queue, jobs = make_queue(max_attempts=1), make_jobs(max_attempts=1)
+    queue.handler(lambda item: None)
     queue.enqueue("a", "b")
     jobs.enqueue("kind")
     limits = Limits(pile=1, unworked=NONE)
