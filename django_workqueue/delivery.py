@@ -6,7 +6,6 @@ Knows neither where jobs come from nor what becomes of them.
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from django.utils import timezone
 
 from . import payloads
 from .engine import Fence, worker_id
-from .text import cut, exception_path, message
+from .text import cut, exception_path, message, shown
 
 MAX_TRACEBACK = 20_000  # characters
 NO_FENCE = Fence(0, 0.0)
@@ -70,11 +69,10 @@ def error_entry(error: BaseException | None) -> str | None:
     """One attempt's error, as the history keeps it. The server adds the time and the attempt's number."""
     if error is None:
         return None
-    shown = "".join(traceback.format_exception(error))
     entry = {
         "type": cut(exception_path(error)),
         "message": cut(message(error)),
-        "traceback": cut(shown, MAX_TRACEBACK, keep_end=True),
+        "traceback": cut(shown(error), MAX_TRACEBACK, keep_end=True),
         "worker": worker_id(),
     }
     return json.dumps(entry)

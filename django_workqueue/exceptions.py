@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+SHOWN = 5  # errors of a batch in one message
+
 
 class WorkqueueError(Exception):
     """The root: catch it to catch whatever this package raises by itself."""
@@ -97,9 +99,20 @@ class Retry(WorkqueueError):
 class PartialFailure(WorkqueueError):
     """Raise it in a batch handler to fail only the items named: `PartialFailure({item: error, ...})`.
 
-    The other items of the batch are complete. An error may itself be `Retry` or `PermanentError`.
+    An item's key names it as well. The other items of the batch are complete, unless something is named that is not
+    in the batch: then these fail, too. An error may itself be `Retry` or `PermanentError`. Raised by any other
+    handler, it is an exception like any other.
     """
 
     def __init__(self, errors: Mapping[Any, BaseException]) -> None:
         self.errors = dict(errors)
         super().__init__(f"{len(self.errors)} items of the batch failed")
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {listed(self.errors)}" if self.errors else super().__str__()
+
+
+def listed(errors: Mapping[Any, BaseException]) -> str:
+    """The errors, each with the key that it is of; of many, the first."""
+    some = [f"{getattr(name, 'key', name)!r}: {error!r}" for name, error in list(errors.items())[:SHOWN]]
+    return ", ".join(some) + (", …" if len(errors) > SHOWN else "")

@@ -56,7 +56,7 @@ def _what_next(handler: Handler, again_in: timedelta | None, *, is_last: bool) -
     return "it is stalled now, unless it was enqueued again" if is_last else "it is finished, with its error kept"
 
 
-def bad_backoff(handler: Handler, error: Exception) -> None:
+def bad_backoff(handler: Handler, error: BaseException) -> None:
     """A backoff raised or answered nonsense; the default is used."""
     logger.error("the backoff of %s is broken: %r; using the default", handler.name, error, exc_info=error)
 

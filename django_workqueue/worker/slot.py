@@ -5,6 +5,7 @@ This is the worker's innermost loop: what is done here is done for every item.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import Context
 from itertools import repeat
 from time import monotonic
@@ -79,14 +80,13 @@ class Slot:
 
     def _answer_for_current(self, error: BaseException) -> None:
         """Something went wrong beside the handler. Work without an outcome would be renewed for ever."""
-        journal.broken("a handler thread", error)
         current, self.current = self.current, None
         if current is not None:
             batch, work = current
-            works = work if isinstance(work, list) else [work]
-            done = {id(outcome.work) for outcome in list(batch.done)}
-            batch.done.extend(Outcome(each, Verb.RETURN) for each in works if id(each) not in done)
+            batch.answer_for(work if isinstance(work, list) else [work], error)
             batch.lane.settler.ring()
+        with suppress(BaseException):  # where it is the logging that went wrong, the thread goes on all the same
+            journal.broken("a handler thread", error)
 
     def _work_plainly(self, lane: Lane, ident: int) -> None:  # noqa: C901, PLR0912, PLR0915 - calls cost too much here
         """No timeouts: the fast path."""

@@ -1,9 +1,11 @@
 """What a handler's end means for its item, and what surrounds each call."""
 
+import asyncio
 import contextlib
 import contextvars
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -81,7 +83,7 @@ def test_permanent_error_raised_or_chained_from_finishes_the_item_with_its_error
     assert row.last_error == ("ValueError: outer" if chained else "PermanentError: never")
 
 
-@pytest.mark.parametrize("backoff", [lambda attempts: 3, lambda attempts: 1 / 0, lambda: HOUR])
+@pytest.mark.parametrize("backoff", [lambda attempts: 3, lambda attempts: 1 / 0, lambda: HOUR, sys.exit])
 def test_a_broken_backoff_is_a_failure_with_the_default_delay(queue: Queue[str], rows: Rows, backoff: Any) -> None:
     @queue.handler(backoff=backoff)
     def fail(item: Item[str]) -> None:
@@ -90,6 +92,101 @@ def test_a_broken_backoff_is_a_failure_with_the_default_delay(queue: Queue[str],
     queue.enqueue("a")
     assert drain(queue) == Counts(failed=1, retried=1)
     assert timedelta(0) < rows(queue)["a"].available_at - timezone.now() < timedelta(seconds=3)
+
+
+class RateLimited(Retry):
+    def __init__(self, said: str) -> None:
+        Exception.__init__(self, said)  # and no `delay`
+
+
+class Soon(Retry):
+    delay: Any = 5
+
+    def __init__(self, said: str) -> None:
+        Exception.__init__(self, said)
+
+
+class Unlooked(Exception):
+    @property
+    def __cause__(self) -> Any:
+        sys.exit("not to be looked at")
+
+    @__cause__.setter
+    def __cause__(self, cause: Any) -> None: ...
+
+
+class Unrelated(Exception):
+    @property
+    def __context__(self) -> Any:
+        return 1 / 0
+
+    @__context__.setter
+    def __context__(self, context: Any) -> None: ...
+
+
+class Classless(Exception):
+    @property
+    def __class__(self) -> Any:
+        return 1 / 0
+
+
+class Unsaid(Exception):
+    def __str__(self) -> str:
+        return str(1 / 0)
+
+    __repr__ = __str__
+
+
+AWKWARD = [RateLimited, Soon, Unlooked, Unrelated, Classless, Unsaid]
+WAYS: list[dict[str, Any]] = [{}, {"timeout": timedelta(seconds=20)}, {"size": 5}]
+
+
+def handle(queue: Queue[str], fn: Callable[[Any], Any], *, is_async: bool, **options: Any) -> None:
+    """Have a queue handled by a function, or a coroutine function that does the same."""
+
+    async def awaited(work: Any) -> Any:
+        return fn(work)
+
+    decorate = queue.batch_handler if "size" in options else queue.handler
+    decorate(**options)(awaited if is_async else fn)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_an_exception_that_cannot_be_judged_is_a_failure(
+    queue: Queue[str], rows: Rows, kind: type[Exception], way: dict[str, Any], is_async: bool
+) -> None:
+    def fail(work: Any) -> None:
+        raise kind("no")
+
+    handle(queue, fail, is_async=is_async, **way)
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(failed=2, retried=2)
+    for row in rows(queue).values():
+        assert row.attempts == 1
+        assert kind.__name__ in (row.last_error or "")
+        assert timedelta(0) < row.available_at - timezone.now() < timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_started_has_failed_whatever_goes_wrong_beside_its_handler(
+    queue: Queue[str], rows: Rows, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any], is_async: bool
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left for the log")
+
+    def fail(work: Any) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr("django_workqueue.worker.journal.failed", full)
+    handle(queue, fail, is_async=is_async, **way)
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(failed=2, retried=2)
+    assert {(row.attempts, row.last_error) for row in rows(queue).values()} == {
+        (1, "OSError: no space left for the log")
+    }
 
 
 def test_an_exception_in_one_never_touches_another(queue: Queue[str]) -> None:
@@ -217,6 +314,71 @@ def test_partial_failure_fails_only_those_named(queue: Queue[str], rows: Rows) -
     assert found["never"].completed_at is not None
 
 
+def test_partial_failure_names_items_by_their_keys_too(make_queue: MakeQueue, rows: Rows) -> None:
+    queue: Queue[Any] = make_queue(key=int)
+
+    @queue.batch_handler(backoff=lambda attempts: HOUR)
+    def batch(items: list[Item[int]]) -> None:
+        raise PartialFailure(
+            {2: ValueError("refused"), items[0]: ValueError("first"), items[0].key: ValueError("same")}
+        )
+
+    queue.enqueue(1, priority=1)
+    queue.enqueue(2, 3)
+    assert drain(queue) == Counts(completed=1, failed=2, retried=2)
+    assert {key: row.last_error for key, row in rows(queue).items()} == {
+        "1": "ValueError: first",
+        "2": "ValueError: refused",
+        "3": None,
+    }
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_partial_failure_that_names_what_is_not_in_the_batch_completes_none(
+    queue: Queue[str], rows: Rows, is_async: bool
+) -> None:
+    def batch(items: list[Item[str]]) -> None:
+        raise PartialFailure({"a": Retry(HOUR), "A": ValueError("refused")})
+
+    handle(queue, batch, is_async=is_async, size=10, backoff=lambda attempts: HOUR)
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(failed=1, retried=1)
+    found = rows(queue)
+    assert (found["a"].attempts, found["a"].last_error) == (0, None)
+    assert "not in the batch: 'A': ValueError('refused')" in (found["b"].last_error or "")
+
+
+class Alike(str):
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("not to be compared")
+
+
+def test_partial_failure_whose_names_cannot_be_compared_completes_none(queue: Queue[str], rows: Rows) -> None:
+    @queue.batch_handler(backoff=lambda attempts: HOUR)
+    def batch(items: list[Item[str]]) -> None:
+        raise PartialFailure({Alike("a"): ValueError("refused")})
+
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(failed=2, retried=2)
+    assert all("not to be compared" in (row.last_error or "") for row in rows(queue).values())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_partial_failure_of_a_single_item_is_a_failure_like_any_other(
+    queue: Queue[str], rows: Rows, is_async: bool
+) -> None:
+    def fail(item: Item[str]) -> None:
+        raise PartialFailure({item: ValueError("refused")})
+
+    handle(queue, fail, is_async=is_async, backoff=lambda attempts: HOUR)
+    queue.enqueue("a")
+    assert drain(queue) == Counts(failed=1, retried=1)
+    assert (rows(queue)["a"].last_error or "").endswith("'a': ValueError('refused')")
+
+
 def test_an_async_batch_handler_works_as_a_sync_one(queue: Queue[str]) -> None:
     sizes: list[int] = []
 
@@ -238,6 +400,36 @@ def test_a_handler_that_returns_a_coroutine_by_mistake_fails(queue: Queue[str], 
     queue.enqueue("a")
     assert drain(queue).failed == 1
     assert "async def" in (rows(queue)["a"].last_error or "")
+
+
+class Promise:
+    def __await__(self) -> Iterator[None]:
+        raise AssertionError
+
+
+async def endless() -> AsyncIterator[int]:
+    while True:
+        yield 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("size", [None, 5])
+@pytest.mark.parametrize("made", [Promise, asyncio.Future, endless, lambda: (number for number in "123")])
+def test_a_handler_that_returns_work_that_nobody_does_fails(
+    queue: Queue[str], rows: Rows, made: Callable[[], Any], size: int | None, is_async: bool
+) -> None:
+    loop = asyncio.new_event_loop()
+    handle(
+        queue,
+        lambda work: made(loop=loop) if made is asyncio.Future else made(),  # type: ignore[call-arg]
+        is_async=is_async,
+        backoff=lambda attempts: HOUR,
+        **({} if size is None else {"size": size}),
+    )
+    queue.enqueue("a", "b")
+    assert drain(queue) == Counts(failed=2, retried=2)
+    assert all((row.last_error or "").startswith("TypeError: ") for row in rows(queue).values())
+    loop.close()
 
 
 # What surrounds each call

@@ -334,3 +334,24 @@ def test_a_process_that_dies_with_500_jobs_in_hand_uses_up_the_attempts_of_what_
     rows = list(WorkJob.objects.filter(id__in=others, queue=queue.name))
     assert {(each.attempts, len(each.worker_ids)) for each in rows} == {(1, 1)}
     assert (row(queue, killer).attempts, len(row(queue, killer).worker_ids)) == (1, 1)
+
+
+def test_an_exception_that_cannot_be_shown_is_kept_as_far_as_it_can(jobs: JobQueue) -> None:
+    class Unrelated(Exception):
+        @property
+        def __context__(self) -> Any:
+            return 1 / 0
+
+        @__context__.setter
+        def __context__(self, context: Any) -> None: ...
+
+    @jobs.handler("job", backoff=lambda attempts: timedelta(hours=1))
+    def work(job: Job) -> None:
+        raise Unrelated
+
+    number = jobs.enqueue("job")
+    assert Worker([jobs]).drain() == Counts(failed=1, retried=1)
+    ((error,), attempts) = row(jobs, number).errors, row(jobs, number).attempts
+    assert attempts == 1
+    assert "in work\n    raise Unrelated\n" in error["traceback"]
+    assert "Unrelated" in error["message"] + error["type"]
