@@ -5,6 +5,7 @@ Owns the vocabulary that `Queue`, `JobQueue` and the worker share. Knows nothing
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import os
@@ -20,6 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 
 from . import conf
@@ -265,13 +267,15 @@ def registered() -> list[Source]:
 def add_handler(fn: Callable[..., Any], source: Source, *, kind: str | None, **options: Any) -> None:
     """Let a source be worked by a function, which from then on keeps the source alive.
 
-    Raises `TypeError` for what cannot be called, `ValueError` where the source (or kind) has a handler already;
-    a function of the same name takes its predecessor's place, as when a module is reloaded.
+    Raises `TypeError` for what cannot be called or is a generator function, `ValueError` where the source (or kind)
+    has a handler already; a function of the same name takes its predecessor's place, as when a module is reloaded.
     """
     if not callable(fn):
         raise TypeError(f"a handler is a function, not {fn!r}")
-    call = fn if inspect.isroutine(fn) else fn.__call__  # type: ignore[operator]
-    handler = Handler(fn, source, kind, is_async=inspect.iscoroutinefunction(call), **options)
+    called = _called_by(fn)
+    handler = Handler(fn, source, kind, is_async=any(map(iscoroutinefunction, called)), **options)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in called):
+        raise TypeError(f"{handler.name} has a yield, so that a call of it runs nothing: it is a generator function")
     for other in source.handlers:
         if other.kind == kind:
             if other.name != handler.name or "<locals>" in handler.name:
@@ -284,6 +288,13 @@ def add_handler(fn: Callable[..., Any], source: Source, *, kind: str | None, **o
         fn.__dict__.setdefault("_workqueue_handlers", []).append(handler)
     except AttributeError:
         _kept.append(handler)  # a callable without attributes of its own
+
+
+def _called_by(fn: Any) -> tuple[Any, Any]:
+    """Where it shows what a call of `fn` is: itself, or what it is a `functools.partial` of; and its class's method."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn, type(fn).__call__
 
 
 def add_finder(source: Source, find: Finder, *, lease: timedelta, timeout: timedelta | None, backoff: Backoff) -> None:

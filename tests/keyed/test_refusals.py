@@ -1,5 +1,6 @@
 """What is refused, and that the refusal says what was given and what is wanted. Keys: test_keys.py."""
 
+import functools
 from datetime import timedelta
 
 import pytest
@@ -105,6 +106,27 @@ def test_a_second_handler_is_refused_naming_both(queue):
         @queue.handler
         def second(item):
             """The other."""
+
+
+class Yields:
+    def __call__(self, item):
+        yield item
+
+
+def yields(item, more=None):
+    yield item
+
+
+async def ayields(item):
+    yield item
+
+
+@pytest.mark.parametrize("decorate", ["handler", "batch_handler"])
+@pytest.mark.parametrize("function", [yields, ayields, Yields(), functools.partial(yields, more=1)])
+def test_a_handler_that_yields_is_refused_since_a_call_would_run_nothing(queue, function, decorate):
+    with pytest.raises(TypeError, match="generator function"):
+        getattr(queue, decorate)(function)
+    assert not queue.source.handlers
 
 
 def test_a_job_queue_and_a_keyed_queue_do_not_share_a_name(queue):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import functools
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
@@ -400,6 +401,42 @@ def test_a_handler_that_returns_a_coroutine_by_mistake_fails(queue: Queue[str], 
     queue.enqueue("a")
     assert drain(queue).failed == 1
     assert "async def" in (rows(queue)["a"].last_error or "")
+
+
+class Callee:
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    async def __call__(self, item: Item[str]) -> None:
+        self.seen.append(item.key)
+
+    async def method(self, item: Item[str], **_: Any) -> None:
+        self.seen.append(item.key)
+
+    def marked(self) -> Any:
+        return markcoroutinefunction(lambda item: self.method(item))  # noqa: PLW0108 - a plain function, but marked
+
+    def partially(self) -> Any:
+        return functools.partial(functools.partial(self.method, most=1), least=1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda callee: callee,
+        lambda callee: callee.method,
+        Callee.partially,
+        functools.partial,
+        Callee.marked,
+        lambda callee: functools.partial(callee.marked()),
+    ],
+)
+def test_whatever_is_to_be_awaited_is_an_async_handler(queue: Queue[str], made: Callable[[Callee], Any]) -> None:
+    seen: list[str] = []
+    queue.handler(made(Callee(seen)))
+    queue.enqueue("a")
+    assert drain(queue) == Counts(completed=1)
+    assert seen == ["a"]
 
 
 class Promise:
