@@ -5,6 +5,7 @@ What stopping means is for whoever asks for `on_stop`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -100,12 +101,15 @@ class Signals:
     def _end_at_once(self) -> None:
         if self.at_once is not None:
             self.at_once()
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError, RuntimeError):
-                continue
+        flush_output()
         os._exit(128 + self.signum)
+
+
+def flush_output() -> None:
+    """Write what was printed before the process forks or ends at once, if there is anything to write it to."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):  # None, where it was never open
+            stream.flush()
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:

@@ -6,14 +6,12 @@ connection at the moment it forks.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import random
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -28,7 +26,7 @@ from .counts import Counts
 from .lane import Lane
 from .outage import Outage
 from .renew import Lease, Renewer
-from .signals import ASKS, Signals
+from .signals import ASKS, Signals, flush_output
 from .timeouts import GRACE
 
 WORN_OUT = 75  # the exit code of a process that wants to be replaced
@@ -154,8 +152,7 @@ class Supervisor:
     def _fork(self, number: int) -> None:
         connections.close_all()
         gc.freeze()  # a collection in either process would take a copy of every page that they share
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         ends: tuple[socket.socket, ...] = ()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*ASKS, signal.SIGCHLD})
         try:
@@ -190,9 +187,7 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - the process's outer edge
             journal.broken("worker process", error)
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
+            flush_output()
             os._exit(code)
 
     def _ask_children(self) -> None:

@@ -119,16 +119,17 @@ class Shop:
         self.log.touch()
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, *arguments: str, lease: float = 60, **env: str) -> subprocess.Popen[str]:
-        """`workqueue_work` with these arguments."""
+    def start(self, *arguments: str, lease: float = 60, redirect: str = "", **env: str) -> subprocess.Popen[str]:
+        """`workqueue_work` with these arguments; `redirect` as in a shell."""
         settings = {
             "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
             "SHOP_LOG": str(self.log),
             "SHOP_LEASE": str(lease),
             "PYTHONPATH": str(house.PROJECT),
         }
+        command = [str(house.PROJECT / "testproject" / "manage.py"), "workqueue_work"]
         process = subprocess.Popen(
-            [sys.executable, str(house.PROJECT / "testproject" / "manage.py"), "workqueue_work", *arguments],
+            ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, *command, *arguments],
             env=os.environ | house.environment() | settings | env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

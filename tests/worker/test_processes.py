@@ -294,6 +294,28 @@ def test_a_signal_while_idle_ends_it_at_once_with_0(shop: Shop, goods: Queue[str
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.parametrize("redirect", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", ">&- 2>&-"])
+def test_a_signal_ends_it_with_0_also_where_nothing_can_be_printed(
+    shop: Shop, goods: Queue[str], redirect: str
+) -> None:
+    process = shop.start(redirect=redirect)
+    goods.enqueue("ok-1")
+    shop.wait_for("ended", "ok-1")
+    process.send_signal(signal.SIGTERM)
+    output_of(process)
+    assert process.returncode == 0
+
+
+def test_a_signal_ends_it_with_0_also_where_nobody_reads_what_it_prints(shop: Shop, goods: Queue[str]) -> None:
+    process = shop.start()
+    goods.enqueue("ok-1")
+    shop.wait_for("ended", "ok-1")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
 def test_a_signal_in_a_handler_lets_it_finish(shop: Shop, goods: Queue[str]) -> None:
     process = shop.start()
     goods.enqueue("sleep-2")

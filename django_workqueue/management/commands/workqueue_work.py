@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from argparse import ArgumentTypeError
 from datetime import timedelta
@@ -96,9 +98,16 @@ class Command(BaseCommand):
             for each in beside:
                 each.close()
         if given["verbosity"] > 0 and not given["reload"]:
-            self.stdout.write(f"{counts}\n")
+            self._say(f"{counts}\n")
+        _let_go_of_unwritable()
         if options.drain and counts.failed:
             sys.exit(1)
+
+    def _say(self, text: str) -> None:
+        """Print, if that can be done: how the work ended does not hang on who listens."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # full or unread; closed; never there
+            self.stdout.write(text)
+            self.stdout.flush()
 
     def _log(self, *, verbosity: int) -> None:
         """Let the worker be heard where the project has not said what to do with logs."""
@@ -109,6 +118,19 @@ class Command(BaseCommand):
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+def _let_go_of_unwritable() -> None:
+    """Drop what can no longer be written to stdout and stderr: Python would exit with 120 for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None or stream.closed:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _metrics_server(where: tuple[str, int]) -> MetricsServer:
