@@ -6,6 +6,7 @@ transaction: so it works in a `TestCase`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import threading
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
 LEASE = timedelta(hours=1)
+# What a handler fails with: for a worker anything, here not Ctrl-C and what a test runner ends the test with.
+_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 MOST_RUNS = 10_000  # of one drain
 SHOWN = 10  # rows, by an assertion that failed
 NEAR = timedelta(seconds=10)  # how exactly a delay is compared, the test having taken some time
@@ -165,7 +168,7 @@ class _Drain:
         try:
             with savepoint:
                 result = contextvars.copy_context().run(fn, argument)
-        except Exception as error:  # noqa: BLE001 - the handler's own
+        except _FAILURES as error:
             return call.all_raised(works, error)
         return [call.returned(works[0], result)] if handler.size is None else call.all_returned(works, result)
 

@@ -1,5 +1,6 @@
 """`django_workqueue.testing`: what a project's own tests rely on."""
 
+import asyncio
 import itertools
 from datetime import timedelta
 
@@ -146,6 +147,32 @@ class DrainInATestCase(TestCase):
         with pytest.raises(PermanentError, match="gone"):
             drain(self.queue, raise_errors=True)
         assert self.queue.stats().completed == 2
+
+    def test_an_exit_is_a_failure_of_its_item_alone_in_either_world(self):
+        def leave(job):
+            raise SystemExit(3) if job.payload == "exit" else asyncio.CancelledError
+
+        @self.jobs.handler("async", backoff=lambda attempts: HOUR)
+        async def aleave(job):
+            leave(job)
+
+        self.jobs.handler("sync", backoff=lambda attempts: HOUR)(leave)
+        for kind in ("sync", "async"):
+            self.jobs.enqueue_many(kind, ["exit", "cancel"])
+        counts = drain(self.jobs)
+        assert (counts.completed, counts.failed, counts.retried) == (0, 4, 4)
+
+    def test_ctrl_c_and_what_ends_a_test_pass(self):
+        @self.queue.handler
+        def stop(item):
+            raise KeyboardInterrupt if item.key == "ctrl-c" else pytest.fail.Exception("enough")
+
+        self.queue.enqueue("ctrl-c", priority=1)
+        with pytest.raises(KeyboardInterrupt):
+            drain(self.queue)
+        self.queue.enqueue("fail")
+        with pytest.raises(pytest.fail.Exception):
+            drain(self.queue)
 
     def test_a_queue_without_a_handler_is_refused(self):
         with pytest.raises(ValueError, match="no handler"):
