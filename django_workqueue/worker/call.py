@@ -120,6 +120,18 @@ def what(work: Any) -> str:
     return f"{work.queue} {key!r}" if key is not None else f"{work.queue} job {getattr(work, 'id', work)}"
 
 
+def late(error: BaseException | None) -> BaseException | None:
+    """What a handler has raised that was told of its timeout: that, whatever the code it struck made of it.
+
+    What it returns, and `Retry` and its like, are the handler's own answer to it and stand.
+    """
+    if error is None or isinstance(error, (HandlerTimeout, Retry, PartialFailure)) or is_permanent(error):
+        return error
+    timeout = HandlerTimeout().with_traceback(traceback_of(error))
+    timeout.__context__ = error
+    return timeout
+
+
 def _parted(failure: PartialFailure, works: Sequence[Any]) -> tuple[dict[int, BaseException], BaseException | None]:
     """The errors, by the `id` of the item that they are of, named by itself or its key; and what goes for the others.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django_workqueue.engine import Outcome, Verb
 
 from . import journal, tidy
-from .call import ZERO, Call, what
+from .call import ZERO, Call, late, what
 from .lane import Batch, Lane
 from .thread import Thread
 from .timeouts import Alarm
@@ -224,6 +224,8 @@ class Slot:
         except BaseException as raised:  # noqa: BLE001 - a handler's SystemExit is that item's failure
             error = raised
         ran = monotonic() - began
+        if rang:
+            error = late(error)
         if ident in tidy.connected:
             tidy.after(call.handler, cut_off=rang)
         return result, error, ran

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import ProgrammingError, connection
 
-from django_workqueue import HandlerTimeout, Item, Queue
+from django_workqueue import HandlerTimeout, Item, PermanentError, Queue, Retry
 from django_workqueue.worker import Counts, Worker, WornOut, timeouts
 from tests.interleave import wait_until
 from tests.worker.conftest import Rows, Running
@@ -58,6 +58,45 @@ def test_a_sync_handler_gets_handler_timeout_raised_in_its_thread(queue: Queue[s
     assert Worker([queue]).drain() == Counts(failed=1, retried=1)
     assert raised == [HandlerTimeout]
     assert "0.2 s" in (rows(queue)["a"].last_error or "")
+
+
+@pytest.mark.parametrize("size", [None, 5])
+def test_a_timeout_is_told_as_one_whatever_the_code_it_struck_made_of_it(
+    queue: Queue[str], rows: Rows, caplog: pytest.LogCaptureFixture, size: int | None
+) -> None:
+    def slow(work: Any) -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            raise ProgrammingError("can't change 'autocommit' now")
+
+    decorate = queue.handler(timeout=QUICK, backoff=later)
+    if size:
+        decorate = queue.batch_handler(size=size, timeout=QUICK, backoff=later)
+    decorate(slow)
+    queue.enqueue("a")
+    assert Worker([queue]).drain() == Counts(failed=1, retried=1)
+    assert (rows(queue)["a"].last_error or "").startswith("HandlerTimeout: ")
+    assert "can't change 'autocommit' now" in caplog.text
+
+
+def test_a_handler_may_answer_its_timeout(queue: Queue[str], rows: Rows) -> None:
+    answers: dict[str, BaseException] = {"retry": Retry(HOUR), "give up": PermanentError("too slow")}
+
+    @queue.handler(timeout=QUICK, backoff=later)
+    def slow(item: Item[str]) -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        except HandlerTimeout as error:
+            raise answers[item.key] from error
+
+    queue.enqueue(*answers)
+    assert Worker([queue]).drain() == Counts(failed=1)
+    found = rows(queue)
+    assert (found["retry"].attempts, found["retry"].last_error) == (0, None)
+    assert found["give up"].last_error == "PermanentError: too slow"
 
 
 def test_the_timeout_never_hits_the_next_item_nor_the_worker(
