@@ -42,10 +42,10 @@ NEAR = timedelta(seconds=10)  # how exactly a delay is compared, the test having
 def drain(*queues: Queue[Any] | JobQueue | str, ignore_delays: bool = False, raise_errors: bool = False) -> Counts:
     """Run the handlers of these queues (none named: of all that have handlers) until nothing is due.
 
-    With `ignore_delays`, what is scheduled for later is run as well; an item without end of attempts that fails
-    is then left after its first failure. With `raise_errors`, the first exception of a handler (`Retry` is none) is
-    raised once its outcome is written, and nothing is run after it. Raises `AssertionError` after 10,000 runs, for
-    something re-enqueues itself.
+    With `ignore_delays`, what is scheduled for later is run as well; an item without end of attempts that fails is
+    then left after its first failure. With `raise_errors`, the first exception of a handler (`Retry` is none) is
+    raised once its outcome is written, and nothing is run after it; `KeyboardInterrupt` and what a test runner ends
+    a test with pass at once. Raises `AssertionError` after 10,000 runs, for something re-enqueues itself.
     """
     sources = [source for source in Worker(queues or None).sources() if isinstance(source, LeasingSource)]
     return _Drain(sources, ignore_delays=ignore_delays, raise_errors=raise_errors).run()
