@@ -11,7 +11,6 @@ import inspect
 import os
 import secrets
 import socket
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -26,6 +25,7 @@ from django.conf import settings
 
 from . import conf
 from .backoff import Backoff
+from .forks import Lock
 
 if TYPE_CHECKING:
     from .database import Connection
@@ -221,7 +221,7 @@ def worker_id() -> str:
 
 _worker_ids: dict[str, object] = {}
 _sources: WeakValueDictionary[tuple[str | None, str], Source] = WeakValueDictionary()
-_sources_lock = threading.Lock()  # guards _sources
+_sources_lock = Lock()  # guards _sources
 
 
 def register(using: str | None, name: str, make: Callable[[], S], same: Callable[[Source], str | None]) -> S:
@@ -333,11 +333,3 @@ def enqueued(source: Source) -> None:
 
 
 _kept: list[Handler] = []
-
-
-def _after_fork_in_child() -> None:
-    global _sources_lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _sources_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 
 class Lock:
     """A lock to be held by a `with` statement that does not fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
+        self._make = make
         self.begin()
         _locks.add(self)
 
     def begin(self) -> None:
         """Nobody holds it: at first, and in a forked child, where the thread that did is not."""
-        self._lock = threading.Lock()
+        self._lock = self._make()
 
     def __enter__(self) -> None:
         self._lock.acquire()

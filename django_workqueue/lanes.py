@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ from django.db import connections
 from . import conf, metrics, notify
 from .batcher import Batcher, Disposition
 from .database import Connection, Verdict, verdict
+from .forks import Lock
 from .sql import queues
 
 logger = logging.getLogger("django_workqueue")
@@ -195,12 +194,4 @@ _NUDGE = _Nudge()
 
 
 _commits: dict[str, Commits] = {}
-_lock = threading.Lock()  # guards _commits
-
-
-def _after_fork_in_child() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_lock = Lock()  # guards _commits

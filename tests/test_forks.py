@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from django_workqueue import Queue, engine, lanes
+from django_workqueue.backend import aliases
 from django_workqueue.dashboard import Memory
 from django_workqueue.floors import Floors, InboxFloor
 from django_workqueue.inbox import Inbox
@@ -15,20 +17,26 @@ USES = {
     "inbox": (Inbox("mail"), Inbox._left_alone),
     "dashboard": (Memory(), Memory.forget),
 }
+LOCKS = {
+    "making a queue": (engine._sources_lock, lambda: Queue("forked")),
+    "a first enqueue": (lanes._lock, lambda: lanes.commits("default")),
+    "the queues of tasks": (aliases._lock, lambda: aliases._forget(setting="TASKS")),
+    **{name: (made._lock, lambda made=made, call=call: call(made)) for name, (made, call) in USES.items()},
+}
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", LOCKS)
 def test_a_child_forked_while_a_thread_of_its_parent_is_inside_uses_it_all_the_same(use):
-    made, call = USES[use]
-    with made._lock:
+    lock, call = LOCKS[use]
+    with lock:
         pid = os.fork()
         if pid == 0:
             try:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)  # to be killed by it
                 signal.alarm(20)
-                call(made)
+                call()
                 os._exit(0)
             finally:
                 os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    call(made)
+    call()

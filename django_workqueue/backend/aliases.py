@@ -18,6 +18,7 @@ from django.db import Error
 from django_workqueue import conf, engine
 from django_workqueue.database import Connection
 from django_workqueue.delivery import Job
+from django_workqueue.forks import Lock
 from django_workqueue.jobs import JobQueue
 from django_workqueue.listed import ListedSource
 from django_workqueue.sql import jobs as sql
@@ -171,4 +172,4 @@ def _forget(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_workqueue.backend")
 
 living: dict[str, Alias] = {}
-_lock = threading.RLock()  # guards it, the queues of each, and tasks.seen
+_lock = Lock(threading.RLock)  # guards it, the queues of each, and tasks.seen

@@ -6,7 +6,6 @@ Asks the database on the calling thread's Django connection, at a cost that does
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from time import monotonic
 
@@ -16,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from django_workqueue import conf, database, histogram, inventory
+from django_workqueue.forks import Lock
 from django_workqueue.inventory import KnownQueue
 from django_workqueue.sql import Statement, exports
 from django_workqueue.stats import QueueStats
@@ -49,7 +49,7 @@ class WorkqueueCollector(Collector):
 
     def __init__(self, using: str | None = None) -> None:
         self._using = using
-        self._lock = threading.Lock()  # guards the rest
+        self._lock = Lock()  # guards the rest
         self._totals: dict[str, Totals] = {}
         self._known: dict[tuple[str, str], KnownQueue] = {}
         self._stats: dict[tuple[str, str], tuple[QueueStats, float]] = {}  # with when they were taken
