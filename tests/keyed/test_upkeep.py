@@ -3,6 +3,9 @@
 import dataclasses
 from datetime import timedelta
 
+import pytest
+
+from django_workqueue import PermanentError, Worker
 from tests.keyed.test_enqueue import HOUR, about
 
 # Remove
@@ -47,6 +50,29 @@ def test_remove_leaves_other_keys_and_other_queues_alone(make_queue, table, name
 
 
 # Reap
+
+
+@pytest.mark.parametrize(("retention", "kept"), [(timedelta(0), 24 * HOUR), (HOUR, HOUR)])
+def test_what_is_given_up_for_good_keeps_its_error_for_the_retention_or_a_day_where_there_is_none(
+    make_queue, table, retention, kept
+):
+    queue = make_queue(retention=retention)
+
+    @queue.handler
+    def handle(item):
+        if item.key != "good":
+            raise PermanentError("no such product")
+
+    queue.enqueue("bad", "worse", "good")
+    counts = Worker([queue]).drain()
+    assert (counts.completed, counts.failed) == (1, 2)
+    assert table.row("bad").last_error == "PermanentError: no such product"
+    table.age("bad", seconds=kept.total_seconds() - 60)
+    table.age("worse", seconds=kept.total_seconds() + 60)
+    assert queue.reap() == 1
+    assert {"bad"} <= set(table.stored()) <= {"bad", "good"}
+    queue.enqueue("bad")
+    assert (table.state("bad"), table.row("bad").attempts, table.row("bad").last_error) == ("waiting", 0, None)
 
 
 def test_reap_deletes_what_was_completed_longer_ago_than_the_retention(make_queue, table):
