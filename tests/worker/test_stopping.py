@@ -81,7 +81,7 @@ def test_running_handlers_may_finish_also_while_a_stranger_holds_the_row_of_what
         wait_until(lambda: running.worker._shift is None or crew._claimers[0]._stopping)
     gates["slow"].set()
     stopping.join(20)
-    assert running.counts == Counts(completed=2)
+    assert running.stop() == Counts(completed=2)
 
 
 def test_leases_are_renewed_to_the_end_of_a_stop(queue: Queue[str], working: Working) -> None:
