@@ -15,7 +15,7 @@ demo-check: ## The same without a browser: exits 0 when every tile of a screenfu
 	@scripts/run --newest demo python testproject/manage.py demo --check $(ARGS)
 
 test: ## Run the tests
-	@scripts/run test pytest -n 3 --dist loadgroup -m "not browser" $(ARGS)
+	@scripts/run test pytest -n 4 --dist loadgroup -m "not browser" $(ARGS)
 
 browser: ## Walk through the admin in Chromium, which is to be installed
 	@scripts/run test pytest -m browser $(ARGS)
