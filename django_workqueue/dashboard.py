@@ -28,7 +28,7 @@ TOO_LATE = timedelta(minutes=10)  # … and one that has waited so long is someb
 SILENT = timedelta(seconds=60)  # a worker that has not been seen for so long is probably gone
 FRACTIONS = (0.5, 0.95)
 
-BUDGET = 0.02  # seconds that figures known from a moment ago are looked up anew in
+BUDGET = 0.01  # seconds that figures known from a moment ago are looked up anew in
 KEPT = 60.0  # seconds for which a figure is good enough meanwhile
 CHARTS_KEPT = {HOUR: 0.0, DAY: 60.0, WEEK: 600.0}  # a long past changes slowly
 CHARTS_MOST = 256  # queues and spans come and go
