@@ -6,6 +6,7 @@ test that stops a server starts its own (`testproject.postgres.throwaway`).
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ from django.db import connections
 from tests import interleave
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+# A shell starts what it puts in the background with SIGINT ignored, and so would be what tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Connect = Callable[..., psycopg.Connection[Any]]
 Manage = Callable[..., subprocess.Popen[str]]
