@@ -198,13 +198,19 @@ class Sparing:
 
     def do(self, call: Callable[[], object]) -> None:
         """Make the call, or leave it for later."""
-        began = self._clock()
-        if began < self._again_at:
-            return
-        call()
-        now = self._clock()
-        if (now - began) * 1e6 > CHEAP:
-            self._again_at = now + max(RESCAN_LEAST, SPARING * (now - began))
+        if self.may():
+            began = self._clock()
+            call()
+            self.took(self._clock() - began)
+
+    def may(self) -> bool:
+        """Whether it is time to do it."""
+        return self._clock() >= self._again_at
+
+    def took(self, seconds: float) -> None:
+        """It was done, at that cost."""
+        if seconds * 1e6 > CHEAP:
+            self._again_at = self._clock() + max(RESCAN_LEAST, SPARING * seconds)
 
 
 class InboxFloor:

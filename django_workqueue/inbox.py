@@ -1,4 +1,4 @@
-"""The inbox: what was enqueued inside transactions, and how claims fold it into the set.
+"""The inbox: what was enqueued inside transactions, and how it is folded into the set before a claim.
 
 Owns the order and the patience of folding; how an enqueue merges with what is there is the statement's business.
 """
@@ -14,7 +14,7 @@ from django.db import DatabaseError
 from .database import Verdict, verdict
 from .floors import InboxFloor, Sparing
 from .forks import Lock
-from .managers import WorkItemQuerySet
+from .managers import Claimed, WorkItemQuerySet
 
 FOLD_LIMIT = 1000
 FOLD_ROUNDS = 20  # of one claim; the rest waits for the next
@@ -36,14 +36,27 @@ class Inbox:
         self._limit = FOLD_LIMIT
         self._aside: dict[int, float] = {}  # ids of entries, and until when they are left alone
 
+    def fold_first(self, table: WorkItemQuerySet, take: Callable[..., Claimed]) -> Claimed:
+        """A claim from the set into which all that can be is folded.
+
+        `take(ask=…)` claims; told to ask, it finds out at the same time whether there is anything to fold, and takes
+        nothing then. Asking is as dear as the inbox is full of what is dead. Where that is too dear, it is folded
+        unasked, from its floor.
+        """
+        if self._sparing.may():
+            claimed = take(ask=True)
+            self._sparing.took(claimed.asking / 1e6)
+            if not claimed.unfolded:
+                return claimed
+        self.fold(table)
+        return take(ask=False)
+
     def fold(self, table: WorkItemQuerySet) -> None:
         """Fold what is committed into the set, past the rows that others hold.
 
         The statement skips a row that somebody's open transaction has locked. One that it has inserted nobody
         else can see, and so not skip: that one the statement waits for, briefly, and then the fold goes around it.
         """
-        if not self._holds(table):
-            return
         since, limit, waits = self.floor.since(), self._limit, 0
         for _ in range(FOLD_ROUNDS):
             patience = PATIENCE if limit in (1, FOLD_LIMIT) else HASTE
@@ -68,12 +81,6 @@ class Inbox:
             if short or highest is None:
                 return
             since = highest + 1
-
-    def _holds(self, table: WorkItemQuerySet) -> bool:
-        """Whether there may be something in it."""
-        answers: list[bool] = []
-        self._sparing.do(lambda: answers.append(table.inbox_holds(self.queue)))
-        return not answers or answers[0]
 
     def fold_own(self, table: WorkItemQuerySet, tx: int) -> None:
         """Fold what the open transaction `tx` has enqueued, and nobody else's."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from django.db import DatabaseError, connections
@@ -21,7 +22,7 @@ from .engine import Claim, Fence, Outcome, Settled, Source, Verb
 from .exceptions import KeyDecodeError
 from .inbox import Inbox
 from .keys import CheckedCodec
-from .leasing import LeasingSource, Row, apart, by_claim, chunks, in_rounds
+from .leasing import LeasingSource, Row, Take, apart, by_claim, chunks, in_rounds
 from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
 from .text import error_text
 
@@ -131,27 +132,32 @@ class KeyedSource(LeasingSource):
         return self._claim(self.table(connection), limit, lease)
 
     def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
-        # First: what is asked for in a transaction and what is waiting already are one piece of work.
-        self.inbox.fold(table)
-        claim, rows = self.lease_rows(table, self._taker(table, lease), limit, lease, self.floors)
+        claim, rows = self.lease_rows(table, self._taker_of_folded(table, lease), limit, lease, self.floors)
         most = self.settings.max_attempts
         if most and not claim.full and not self.floors.dear:
             self.sparing.do(lambda: self._stall(table))
         return self._delivered(table, claim, rows)
 
     def _taker(self, table: WorkItemQuerySet, lease: timedelta) -> Any:
-        def take(intervals: Sequence[Interval], limit: int, token: int) -> Claimed:
-            return table.claim(
-                self.name, limit, lease, token=token, max_attempts=self.settings.max_attempts, intervals=intervals
-            )
+        def take(intervals: Sequence[Interval], limit: int, token: int, *, ask: bool = False) -> Claimed:
+            most = self.settings.max_attempts
+            return table.claim(self.name, limit, lease, token=token, max_attempts=most, intervals=intervals, ask=ask)
 
         return take
+
+    def _taker_of_folded(self, table: WorkItemQuerySet, lease: timedelta) -> Take:
+        take = self._taker(table, lease)
+
+        def take_folded(*where: Any) -> Claimed:
+            return self.inbox.fold_first(table, partial(take, *where))
+
+        return take_folded
 
     def _delivered(self, table: WorkItemQuerySet, claim: Claim, rows: list[Row]) -> Claim:
         """The claim with its items. A key that does not decode fails by itself, not the claim."""
         codec, name, fence = self.settings.key, self.name, claim.fence
         works = claim.works
-        for text, priority, attempts, available, reclaimed in rows:
+        for text, priority, attempts, available, reclaimed, _ in rows:
             try:
                 key = codec.decode(text)
             except KeyDecodeError as error:

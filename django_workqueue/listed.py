@@ -204,7 +204,7 @@ class ListedSource(LeasingSource):
             claim.works.append,
         )
         marks = False
-        for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata in rows:
+        for number, priority, attempts, available, reclaimed, kind, payload, most, enqueued, error, metadata, _ in rows:
             try:
                 value = loads(payload)
                 said = None if metadata is None else loads(metadata)

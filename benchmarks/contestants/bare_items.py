@@ -28,12 +28,12 @@ def work() -> None:
 
 def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim."""
-    rows = bare.execute(connection, CLAIM, {**parameters, "max": 0}).fetchall()
-    keys = [row[3] for row in rows if row[3] is not None]
-    if not keys:
+    *rows, _own = bare.execute(connection, CLAIM, {**parameters, "max": 0, "ask": True}).fetchall()
+    if not rows:
         return None
+    keys = [row[0] for row in rows]
     completion = {"keys": keys, "token": parameters["token"]}
-    return bare.Claimed(list(map(int, keys)), completion, max((row[6], row[3]) for row in rows))
+    return bare.Claimed(list(map(int, keys)), completion, max((row[3], row[0]) for row in rows))
 
 
 class Producer(bare.Producer):

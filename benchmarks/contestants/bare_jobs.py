@@ -32,8 +32,8 @@ def work() -> None:
 def claim(connection: bare.Connection, parameters: Mapping[str, Any]) -> bare.Claimed | None:
     """One claim, with its payloads read."""
     given = {"kinds": [KIND], "mark": False, "worker": WORKER, "lapsed": 10}
-    answer = bare.execute(connection, CLAIM, {**parameters, **given}).fetchall()
-    rows = sorted((row[4:] for row in answer if row[4] is not None), key=lambda row: row[0])
+    *rows, _own = bare.execute(connection, CLAIM, {**parameters, **given}).fetchall()
+    rows.sort(key=lambda row: row[0])
     if not rows:
         return None
     completion = {

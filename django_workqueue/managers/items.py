@@ -47,10 +47,6 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         looked, _held, highest, _took = self.send(items.FOLD_OWN, queue, {"tx": tx, "since": since, "limit": limit})[0]
         return looked, highest
 
-    def inbox_holds(self, queue: str) -> bool:
-        """Whether there is anything to fold."""
-        return bool(self.send(items.INBOX_HOLDS, queue, {})[0][0])
-
     def first_in_inbox(self, queue: str, *, since: int, aside: Sequence[int]) -> int | None:
         """The lowest id from `since` on, but those `aside`."""
         rows = self.send(items.INBOX_FIRST, queue, {"since": since, "aside": list(aside)})
@@ -65,8 +61,12 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         token: int,
         max_attempts: int = 0,
         intervals: Sequence[Interval] = EVERYWHERE,
+        ask: bool = False,
     ) -> Claimed:
-        """Lease up to `limit` due items under `token`, interval by interval."""
+        """Lease up to `limit` due items under `token`, interval by interval.
+
+        Told to `ask`, it leases nothing as long as there is something to fold.
+        """
         rows = self.send(
             items.CLAIM,
             queue,
@@ -76,10 +76,11 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
                 "lease": microseconds(lease),
                 "token": token,
                 "max": max_attempts,
+                "ask": ask,
             },
         )
-        at, took, paused = rows[0][:3]
-        return Claimed(at, took, [row[3:] for row in rows if row[3] is not None], paused=paused)
+        at, took, paused, unfolded, asking = rows.pop()[-1]
+        return Claimed(at, took - asking, rows, paused=bool(paused), unfolded=bool(unfolded), asking=asking)
 
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""

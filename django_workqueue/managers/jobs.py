@@ -139,8 +139,8 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
                 "lapsed": lapsed,
             },
         )
-        at, took, skipped, paused = rows[0][:4]
-        return Claimed(at, took, [row[4:] for row in rows if row[4] is not None], skipped, paused)
+        at, took, skipped, paused = rows.pop()[-1]
+        return Claimed(at, took, rows, skipped=skipped, paused=bool(paused))
 
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""

@@ -72,7 +72,7 @@ def new_token() -> int:
 class Claimed:
     """What a claim statement answered: the server's time and cost in µs, and its rows.
 
-    A row is `(key, priority, attempts, available µs, reclaimed)`; they come in the order of the index.
+    A row is `(key, priority, attempts, available µs, reclaimed, …)`.
     """
 
     at: int
@@ -80,6 +80,8 @@ class Claimed:
     rows: list[tuple[Any, ...]]
     skipped: int = 0  # due, but left for a later claim
     paused: bool = False  # nothing was looked for
+    unfolded: bool = False  # nor here: first, the inbox is to be folded
+    asking: int = 0  # what it cost, in µs, to find out about that
 
 
 class WorkQuerySet(models.QuerySet[M]):

@@ -88,9 +88,6 @@ _ASIDE = "i.id <> ALL (%(aside)s::bigint[])"
 FOLD = Statement("inbox_fold", _FOLD.replace("{WHOSE}", f"{_SINCE} AND {_ASIDE} AND {_PATIENT}"), prepare=False)
 FOLD_OWN = Statement("inbox_fold_own", _FOLD.replace("{WHOSE}", f"i.tx = %(tx)s::bigint AND {_SINCE}"), prepare=False)
 
-# What a fold has to do. It is asked first, because a fold is planned afresh each time, which costs ten times as much.
-INBOX_HOLDS = Statement("inbox_holds", "SELECT EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {Q})")
-
 INBOX_FIRST = Statement(
     "inbox_first",
     f"SELECT i.id FROM workqueue_inbox i WHERE i.queue = {{Q}} AND {_SINCE} AND {_ASIDE} ORDER BY i.id LIMIT 1",
@@ -99,7 +96,9 @@ INBOX_FIRST = Statement(
 
 # One interval per known priority, each from its floor, and one for each gap between them. An interval of one
 # priority is an index range that begins at the floor, past whatever is dead or leased in front of it.
-# The outer join gives the server's time even when nothing was due, and whether that was because of a pause.
+# Nothing is taken from a paused queue, nor, where the claim is to `ask`, before the inbox is folded: by the snapshot of
+# the claim itself, so that what was asked for in a transaction and what waits already are one piece of work.
+# The last row is the claim's own: the server's time, its cost, whether paused, whether unfolded, the cost of asking.
 _LEASABLE = """SELECT q.key, q.lease_until AS prior,
    statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
    FROM workqueue_item q WHERE q.queue = {Q}"""
@@ -108,7 +107,10 @@ CLAIM = Statement(
     "item_claim",
     f"""
     WITH halt AS MATERIALIZED (
-     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused),
+     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused,
+      clock_timestamp() AS asked,
+      %(ask)s::boolean AND EXISTS (SELECT 1 FROM workqueue_inbox i WHERE i.queue = {{Q}}) AS unfolded,
+      clock_timestamp() AS answered),
     due AS MATERIALIZED (
      SELECT x.key, x.prior, x.until
      FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::text[], %(hi)s::int[])
@@ -120,7 +122,7 @@ CLAIM = Statement(
       UNION ALL
       SELECT * FROM ({_LEASABLE} AND {OPEN} AND f.lo < f.hi AND -q.priority >= f.lo AND -q.priority <= f.hi
        {_LEASABLE_END}) gap) x
-     WHERE NOT (SELECT paused FROM halt)
+     WHERE NOT (SELECT paused OR unfolded FROM halt)
      ORDER BY f.i LIMIT %(limit)s::int),
     upd AS (
      UPDATE workqueue_item q SET lease_until = (SELECT until FROM due LIMIT 1), lease_token = %(token)s::bigint,
@@ -129,12 +131,14 @@ CLAIM = Statement(
        ELSE q.attempts + 1 END
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM due))
      RETURNING q.key, q.priority, q.attempts, q.available_at)
-    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
-     (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
-     (SELECT paused FROM halt) AS paused,
-     upd.key, upd.priority, upd.attempts, (extract(epoch FROM upd.available_at) * 1000000)::bigint AS available,
-     upd.key = ANY (ARRAY(SELECT key FROM due WHERE prior > 'epoch')) AS reclaimed
-    FROM (VALUES (1)) one LEFT JOIN upd ON true
+    SELECT upd.key, upd.priority, upd.attempts, (date_part('epoch', upd.available_at) * 1000000)::bigint AS available,
+     upd.key = ANY (ARRAY(SELECT key FROM due WHERE prior > 'epoch')) AS reclaimed, NULL::bigint[] AS own
+    FROM upd
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, ARRAY[(date_part('epoch', statement_timestamp()) * 1000000)::bigint,
+     (date_part('epoch', clock_timestamp() - statement_timestamp()) * 1000000)::bigint,
+     paused::int, unfolded::int, (date_part('epoch', answered - asked) * 1000000)::bigint]
+    FROM halt
     """,
     ordered=True,
 )

@@ -137,15 +137,17 @@ CLAIM = Statement(
      WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM taken))
      RETURNING q.id, q.priority, q.attempts, q.available_at, q.kind, q.payload, q.max_attempts, q.enqueued_at,
       CASE jsonb_typeof(q.errors -> -1) WHEN 'object' THEN (q.errors -> -1) - 'traceback' END AS error, q.metadata)
-    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at,
-     (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took,
-     (SELECT count(*) FROM due) - (SELECT count(*) FROM taken) AS skipped,
-     (SELECT paused FROM halt) AS paused,
-     upd.id, upd.priority, upd.attempts, (date_part('epoch', upd.available_at) * 1000000)::bigint AS available,
+    SELECT upd.id, upd.priority, upd.attempts, (date_part('epoch', upd.available_at) * 1000000)::bigint AS available,
      upd.id = ANY (ARRAY(SELECT id FROM due WHERE prior > 'epoch')) AS reclaimed,
      upd.kind, upd.payload::text, upd.max_attempts, (date_part('epoch', upd.enqueued_at) * 1000000)::bigint,
-     upd.error::text, NULLIF(upd.metadata, '{{{{}}}}')::text
-    FROM (VALUES (1)) one LEFT JOIN upd ON true
+     upd.error::text, NULLIF(upd.metadata, '{{{{}}}}')::text, NULL::bigint[] AS own
+    FROM upd
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+     ARRAY[(date_part('epoch', statement_timestamp()) * 1000000)::bigint,
+      (date_part('epoch', clock_timestamp() - statement_timestamp()) * 1000000)::bigint,
+      (SELECT count(*) FROM due) - (SELECT count(*) FROM taken), paused::int]
+    FROM halt
     """.replace("{{}}", "{}"),
     ordered=True,
 )

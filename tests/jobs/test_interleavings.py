@@ -37,7 +37,7 @@ class Other:
         self.send(jobs.START, ids=list(ids), tokens=[OURS] * len(ids), worker="theirs")
 
     def claim(self, limit=500):
-        return self.send(
+        *leased, _own = self.send(
             jobs.CLAIM,
             **EVERYWHERE,
             limit=limit,
@@ -48,6 +48,7 @@ class Other:
             worker="theirs",
             lapsed=10,
         )
+        return leased
 
     def reclaim(self, *ids):
         """Let the lease lapse and claim it, as a second worker would."""

@@ -207,6 +207,7 @@ def _claim_of(queue, limit):
         "lease": 60_000_000,
         "token": 1,
         "max": 0,
+        "ask": True,
     }
 
 

@@ -60,6 +60,7 @@ class Other:
             lease=HOUR_US,
             token=THEIRS,
             max=0,
+            ask=False,
         )
 
     def complete(self, *keys):

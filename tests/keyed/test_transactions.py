@@ -350,6 +350,48 @@ def test_a_workers_claim_folds_the_inbox_before_it_looks(queue, table):
             assert keys(claim.works) == [f"inside {number}", f"outside {number}"]
 
 
+def test_a_claim_is_one_statement_unless_there_is_something_to_fold(queue, monkeypatch):
+    with contextlib.closing(Connection("default", application="test")) as connection:
+        queue.source.claim_on(connection, 100, MINUTE)  # asks for the priorities in use, once in a while
+        sent = []
+        execute = connection.execute
+
+        def recorded(text, *rest, **how):
+            sent.append(text)
+            return execute(text, *rest, **how)
+
+        monkeypatch.setattr(connection, "execute", recorded)
+        queue.enqueue("a")
+        assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == ["a"]
+        assert len(sent) == 1
+        with transaction.atomic():
+            queue.enqueue("b")
+        assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == ["b"]
+        assert len(sent) == 1 + 3  # a claim that finds it, the fold, the claim
+
+
+def test_where_it_is_dear_to_ask_whether_there_is_something_to_fold_claims_fold_unasked(queue, table, monkeypatch):
+    monkeypatch.setattr(queue.source.inbox._sparing, "may", lambda: False)
+    with transaction.atomic():
+        queue.enqueue("a")
+    queue.enqueue("a", "b")
+    assert keys(queue.claim()) == ["a", "b"]
+    assert table.inbox() == []
+
+
+def test_a_claim_that_is_told_to_ask_takes_nothing_before_the_inbox_is_folded(queue, table):
+    queue.enqueue("a")
+    with transaction.atomic():
+        queue.enqueue("b")
+    rows = queue.source.table()
+    claimed = rows.claim(queue.name, 10, MINUTE, token=7, ask=True)
+    assert (claimed.rows, claimed.unfolded, claimed.paused) == ([], True, False)
+    assert table.state("a") == "waiting"
+    queue.source.inbox.fold(rows)
+    claimed = rows.claim(queue.name, 10, MINUTE, token=7, ask=True)
+    assert ({row[0] for row in claimed.rows}, claimed.unfolded) == ({"a", "b"}, False)
+
+
 # Claims in the same transaction
 
 
