@@ -20,6 +20,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+_NO_TIME = timedelta(0)
+
+
 def _setting(name: str) -> Any:
     # Every enqueue asks for some. Asked for what it does not have, `settings` takes as long as the rest of the
     # bookkeeping together; where nothing overrides a project's own settings, they are plain attributes.
@@ -31,6 +34,8 @@ def _setting(name: str) -> Any:
 
 def _duration(name: str) -> timedelta:
     value = length = _setting(name)
+    if type(value) is timedelta and value > _NO_TIME:
+        return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             length = timedelta(seconds=value)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import copy
 import logging
+import math
 import random
 import secrets
 import time
@@ -121,8 +122,8 @@ class Connection:
 
     With `ordered` the planner never sorts if an index has the order: what only claims runs its statements prepared.
 
-    A statement that has no answer within `patience` raises as if the connection were lost: TCP tells nobody that the
-    network has gone silent, or a proxy in it.
+    A statement that has no answer within `patience`, or by the monotonic time `until`, raises as if the connection were
+    lost: TCP tells nobody that the network has gone silent, or a proxy in it.
 
     Errors come out as `django.db.utils` errors with psycopg's as their cause.
     """
@@ -140,6 +141,7 @@ class Connection:
         self.alias = alias
         self.application = application
         self.patience = patience
+        self.until = math.inf
         self.pooled = False
         self.tables: dict[
             Any, Any
@@ -236,7 +238,8 @@ class Connection:
         return wrapper, self._cursor
 
     def _prepare_session(self, raw: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
-        bound(raw, self.patience.total_seconds())
+        patience = self.patience.total_seconds()
+        bound(raw, lambda: min(patience, self.until - time.monotonic()))
         # A pooling proxy answers the start-up with a backend pid of its own invention.
         (pid,) = psycopg.ClientCursor(raw).execute("SELECT pg_backend_pid()").fetchone() or (None,)
         self.pooled = pid != raw.info.backend_pid
@@ -264,12 +267,12 @@ class Connection:
         return last_rows(cursor)
 
 
-def bound(raw: psycopg.Connection[Any], seconds: float) -> None:
-    """Let no statement on a connection wait for longer than that."""
+def bound(raw: psycopg.Connection[Any], seconds: Callable[[], float]) -> None:
+    """Let no statement on a connection wait for longer than what is said when it begins."""
     wait = raw.wait
 
     def bounded(answering: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        return wait(_within(seconds, answering), *args, **kwargs)
+        return wait(_within(seconds(), answering), *args, **kwargs)
 
     raw.wait = bounded  # type: ignore[method-assign, assignment]
 

@@ -328,8 +328,9 @@ after_enqueue: list[Callable[[Source], None]] = []  # what `testing.immediate` h
 
 def enqueued(source: Source) -> None:
     """Tell whoever asked to know that something was just enqueued, on the thread that did it."""
-    for call in tuple(after_enqueue):
-        call(source)
+    if after_enqueue:
+        for call in tuple(after_enqueue):
+            call(source)
 
 
 _kept: list[Handler] = []

@@ -21,7 +21,7 @@ from .exceptions import InvalidPayload, Retry, of_queue
 from .faces import Face
 from .insertion import Waiting, carry, weight
 from .keys import check_name, check_priority, has_control_characters
-from .lanes import due_after
+from .lanes import commits, due_after
 from .listed import ListedSource, Settings
 from .payloads import JSON
 from .stats import QueueStats
@@ -185,10 +185,11 @@ class JobQueue(Face[ListedSource]):
 
     def _put(self, waiting: list[Waiting], timeout: float) -> list[int]:
         source = self.source
-        if database.inside_transaction(source.alias):
+        alias = source.alias
+        if database.inside_transaction(alias):
             ids = source.enqueue_inside(waiting)
         else:
-            ids = source.commits.batcher.submit(source.lane, waiting, timeout, weight=weight(waiting)) or []
+            ids = commits(alias).batcher.submit(source.lane, waiting, timeout, weight=weight(waiting)) or []
         engine.enqueued(source)
         return ids
 

@@ -58,6 +58,8 @@ class Commits:
             forget=self.connection.forget,
             idle_after=_idle_after,
             chores=self.write_counts,
+            at_hand=lambda: self.connection.is_open,
+            answer_by=self._answer_by,
         )
         self.ledger = metrics.ledger(alias)
         self.lost = False  # whether the last write found the connection broken
@@ -82,6 +84,10 @@ class Commits:
                 self._refused = True
                 logger.warning("The minute counters cannot be written: %s", error)
         return max(self.ledger.due_in(), 0.0)
+
+    def _answer_by(self, deadline: float | None) -> None:
+        """Let no statement wait for longer than until this monotonic time (None: than it would anyway)."""
+        self.connection.until = math.inf if deadline is None else deadline
 
     def _disconnect(self) -> None:
         """Give the connection back. It takes along what was counted, unless it is broken, or a test's to be closed."""
@@ -120,14 +126,15 @@ class CommitLane(ABC, Generic[E, R]):
     def count(self, ledger: metrics.Ledger, entries: list[E]) -> None:
         """Count what was written, if it was enqueued."""
 
-    def after(self) -> None:
+    def after(self) -> float:
         """Wake idle workers; now and then, write what was counted; once, let people know that there is such a queue."""
         commits = self.commits
         commits.waker.wake(self.name)
-        commits.write_counts()
+        counts_due_in = commits.write_counts()
         if not self._registered:
             self._registered = True
             register_queue(commits.connection, self.name, self._face, self._described)
+        return counts_due_in
 
     @abstractmethod
     def write_on(self, connection: Connection, entries: list[E]) -> Sequence[R] | None:
@@ -187,7 +194,8 @@ class _Nudge:
 
     def write(self, entries: list[Any]) -> None: ...
 
-    def after(self) -> None: ...
+    def after(self) -> float:
+        return math.inf
 
 
 _NUDGE = _Nudge()

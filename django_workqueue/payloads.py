@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -17,8 +17,33 @@ MAX_BYTES = 1_048_576
 LIGHT = 4096  # characters: of such texts a statement takes a thousand
 DEEPEST = 200  # levels: what the reader's stack, wherever it is called from, has room for
 
-_encode = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encoder = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _decode = json.JSONDecoder().raw_decode  # what jsonb prints begins at once and ends with the value
+
+
+def _kept(encoder: json.JSONEncoder) -> Callable[[JSON], str]:
+    """The encoder's `encode`, without what that makes anew for each value: it costs more than a small payload does.
+
+    What contains itself is found by the interpreter's own bound on recursion.
+    """
+    make: Any = getattr(json.encoder, "c_make_encoder", None)  # not there, say, in PyPy
+    if make is None:
+        return encoder.encode
+    parts = make(
+        None,  # what it is inside of: not remembered
+        encoder.default,
+        json.encoder.encode_basestring,
+        encoder.indent,
+        encoder.key_separator,
+        encoder.item_separator,
+        encoder.sort_keys,
+        encoder.skipkeys,
+        encoder.allow_nan,
+    )
+    return lambda value: "".join(parts(value, 0))
+
+
+_encode = _kept(_encoder)
 
 
 def dumps(value: JSON, *, name: str = "payload") -> str:

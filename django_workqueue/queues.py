@@ -18,7 +18,7 @@ from .backoff import Backoff, exponential
 from .faces import Face
 from .keyed import Item, KeyedSource, Settings, Waiting
 from .keys import CheckedCodec, KeyCodec, check_name, check_priority
-from .lanes import due_after
+from .lanes import commits, due_after
 from .managers import microseconds
 from .stats import QueueStats
 from .text import error_text
@@ -146,10 +146,11 @@ class Queue(Face[KeyedSource], Generic[K]):
             return
         source = self.source
         with tracing.enqueueing(self.name, len(waiting)):
-            if database.inside_transaction(source.alias):
+            alias = source.alias
+            if database.inside_transaction(alias):
                 source.enqueue_inside(waiting)
             else:
-                source.commits.batcher.submit(source.lane, waiting, timeout)
+                commits(alias).batcher.submit(source.lane, waiting, timeout)
         engine.enqueued(source)
 
     async def _aenqueue(self, waiting: list[Waiting], timeout: float | None) -> None:

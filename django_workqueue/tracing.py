@@ -5,8 +5,8 @@ Knows no tracing library; `otel` brings one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 METADATA = "trace"  # under this key, a job's metadata has the context of its enqueue
@@ -42,7 +42,7 @@ tracer: Tracer | None = None
 
 def enqueueing(queue: str, number: int, kind: str | None = None) -> AbstractContextManager[Sending]:
     """Around an enqueue, traced or not."""
-    return _untraced() if tracer is None else tracer.enqueueing(queue, number, kind)
+    return _UNTRACED if tracer is None else tracer.enqueueing(queue, number, kind)
 
 
 def claimed(queue: str, works: Sequence[Any], seconds: float) -> None:
@@ -62,9 +62,4 @@ def flush() -> None:
         tracer.flush()
 
 
-@contextmanager
-def _untraced() -> Iterator[Sending]:
-    yield _NOTHING
-
-
-_NOTHING = Sending()
+_UNTRACED = nullcontext(Sending())

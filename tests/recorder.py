@@ -1,5 +1,6 @@
 """A lane that writes nowhere: it records what it is given, holds the write, or fails, as a test wants it."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,8 +65,9 @@ class Recorder:
             self.batches.append(entries)
             return self.results(entries)
 
-    def after(self) -> None:
+    def after(self) -> float:
         self.afters += 1
+        return math.inf
 
     def hold(self) -> None:
         """Writes stop half-way from now on."""

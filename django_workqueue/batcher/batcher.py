@@ -1,7 +1,8 @@
 """The callers: how they line up, wait and leave, and what becomes of them when the process forks, closes or ends.
 
-Calls line up by lane. One thread, which alone uses the connection, serves the lanes in turn and writes what has
-lined up meanwhile in one statement: the busier it gets the larger the batches, and a lone caller waits for nobody.
+Calls line up by lane. One thread serves the lanes in turn and writes what has lined up meanwhile in one statement: the
+busier it gets the larger the batches. A lone caller waits for nobody: where nothing is in line or being written, it
+writes its own call in the place of the thread, which goes on with it if that does not succeed at once.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from . import process
 from .calls import Call, Lane, LoopCall, ThreadCall, deadline_in, lock_timeout, ring, seconds_until
 from .lines import Lines
 from .thread import WritingThread
-from .writer import Disposition, Writer
+from .writer import Batch, Disposition, Writer
 
 logger = logging.getLogger("django_workqueue.batcher")
 
 E = TypeVar("E")
 R = TypeVar("R")
 
+ALONE_LEAST = 1.0  # seconds that a caller must have who writes for itself: if they pass, it costs the connection
 POST_PATIENCE = 1.0  # seconds for which a post may hold up its caller where there is no thread to leave it to
 
 _forking = threading.Lock()  # held by the thread that was first to find itself in a child
@@ -38,7 +40,8 @@ class Batcher:
     connection, on the writing thread; `forget` drops what a forked child has inherited of it, without a word
     to the server. `chores` is called on the writing thread when nobody is in line, does what it has to do on the
     connection, and says in how many seconds it has more. At most `pending_max` entries are taken on ahead of
-    their write.
+    their write. `at_hand` says whether there is a connection for a caller to write on itself, and `answer_by` is told
+    by which monotonic time that must have answered, or None when the caller is done with it.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class Batcher:
         forget: Callable[[], None],
         idle_after: Callable[[], float],
         chores: Callable[[], float] = lambda: math.inf,
+        at_hand: Callable[[], bool] = lambda: False,
+        answer_by: Callable[[float | None], None] = lambda _: None,
         pending_max: int = 10_000,
     ) -> None:
         if pending_max < 1:
@@ -62,6 +67,8 @@ class Batcher:
         self._forget = forget
         self._idle_after = idle_after
         self._chores = chores
+        self._at_hand = at_hand
+        self._answer_by = answer_by
         self._pending_max = pending_max
         self._closed = False
         self._begin()
@@ -102,7 +109,11 @@ class Batcher:
         self._check(lane, timeout)
         call = ThreadCall(lane, entries, weight)
         try:
-            answered = call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
+            batch = self._take_alone(call, timeout) if self._thread.rests else None
+            if batch is not None:
+                answered = self._write_alone(call, batch, timeout)
+            else:
+                answered = call.wait(timeout) if self._enter(call) else self._write_here(call, timeout)
         except BaseException:
             self._leave(call)
             raise
@@ -200,6 +211,42 @@ class Batcher:
     def _line_up(self, call: Call) -> bool:
         self._lines.append(call)
         return self._thread.call()
+
+    def _take_alone(self, call: Call, timeout: float | None) -> Batch | None:
+        """A batch of nothing but the call, in hand, if its caller is to write it. The thread rests meanwhile."""
+        if (timeout is not None and timeout < ALONE_LEAST) or not self._at_hand():
+            return None
+        self._notice_fork()
+        most = max(self._batch_max(), 1)
+        with self._lock:
+            if self._closed or not self._thread.rests or self._lines or self._writer.in_hand():
+                return None
+            if call.size * call.weight > most:
+                return None
+            call.admitted = call.taken = call.size
+            self._writer.batch = batch = Batch(call.lane, [call], most)
+            return batch
+
+    def _write_alone(self, call: ThreadCall, batch: Batch, timeout: float | None) -> bool:
+        """Write on the caller's own thread, or if that does not succeed at once have the other go on with it."""
+        deadline = deadline_in(timeout)
+        chores_in = None
+        with self._writer.turn, self._writer.as_writer():
+            if not call.done:
+                self._answer_by(deadline)
+                try:
+                    chores_in = self._writer.write_alone(batch)
+                finally:
+                    self._answer_by(None)
+        if chores_in is not None:
+            self._thread.stood_in(chores_in)
+        if call.done:
+            return True
+        with self._lock:
+            self._thread.wake()
+            threaded = self._thread.available()
+        left = seconds_until(deadline)
+        return call.wait(left) if threaded else self._write_here(call, left)
 
     def _leave(self, call: Call) -> bool:
         """The caller goes; True if it was answered in the last moment."""

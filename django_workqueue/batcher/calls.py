@@ -31,8 +31,11 @@ class Lane(Protocol[E, R_co]):
         come again when the connection broke before the answer, though they may have landed.
         """
 
-    def after(self) -> None:
-        """Called on the writing thread once the callers of a batch were answered. Errors are logged."""
+    def after(self) -> float:
+        """Called by the writer once the callers of a batch were answered; seconds until there will be chores.
+
+        Errors are logged.
+        """
 
 
 class Call:
@@ -136,20 +139,16 @@ class Call:
 class ThreadCall(Call):
     """A call whose caller blocks its thread, on a lock that is acquired twice: nothing cheaper can be waited on."""
 
-    __slots__ = ("_bell",)
+    __slots__ = ("bell",)
 
     def __init__(self, lane: Lane[Any, Any], entries: Sequence[Any], weight: int = 1) -> None:
         super().__init__(lane, entries, weight)
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self.bell = threading.Lock()  # released to wake the caller
+        self.bell.acquire()
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it was answered in time."""
-        return self._bell.acquire(timeout=lock_timeout(timeout))
-
-    def ring(self) -> None:
-        """Wake the caller."""
-        self._bell.release()
+        return self.bell.acquire(timeout=lock_timeout(timeout))
 
 
 class LoopCall(Call):
@@ -187,8 +186,8 @@ def ring(calls: Iterable[Call]) -> None:
     """Wake the callers: threads one by one, awaiting ones with one hop to each event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[LoopCall]] = {}
     for call in calls:
-        if isinstance(call, ThreadCall):
-            call.ring()
+        if type(call) is ThreadCall:
+            call.bell.release()
         elif isinstance(call, LoopCall):
             loops.setdefault(call.loop, []).append(call)
     for loop, answered in loops.items():

@@ -1,8 +1,12 @@
-"""The one thread that writes: when it starts, sleeps, waits a moment for more, lets go of its connection and ends."""
+"""The one thread that writes: when it starts, sleeps, waits a moment for more, lets go of its connection and ends.
+
+While it rests because nobody is in line, a caller may write in its place.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from . import process
@@ -47,18 +51,33 @@ class WritingThread:
         self._wake = threading.Lock()  # acquired to sleep, released to wake
         self._wake.acquire()
         self._gather_missed = self._gather_skip = 0
+        self.rests = False  # whether it sleeps because nobody is in line …
+        self._rests_until = 0.0  # … and if so, until when
+        self._stood_in = False  # whether somebody has written in its place meanwhile
 
     def call(self) -> bool:
         """Somebody has lined up: see to it. False if no thread can. The lock is held."""
         if self._lines.calls >= self._wanted:
             self.wake()
+        return self.available()
+
+    def available(self) -> bool:
+        """Whether there is a thread, after starting it if need be. The lock is held."""
         return self._thread is not None or self._start()
 
     def wake(self) -> None:
         """The lock is held, or two could release what was acquired once."""
         self._wanted = NEVER
+        self.rests = False
         if self._wake.locked():
             self._wake.release()
+
+    def stood_in(self, chores_in: float) -> None:
+        """Somebody has written in its place, and in so many seconds there will be chores."""
+        self._stood_in = True
+        if time.monotonic() + chores_in < self._rests_until:
+            with self._lock:
+                self.wake()
 
     def end(self, timeout: float | None) -> bool:
         """Have it disconnect and end as soon as nobody is in line; False if it takes longer."""
@@ -109,7 +128,7 @@ class WritingThread:
                 self._gather(batch)
                 continue
             pause, chores_due = self._idle_after(), self._do_chores()
-            if not self._ending and (self._sleep(1, min(pause, chores_due)) or chores_due < pause):
+            if not self._ending and (self._rest(min(pause, chores_due)) or chores_due < pause):
                 continue
             if not idle:
                 with self._writer.turn:
@@ -144,22 +163,30 @@ class WritingThread:
             self._gather_missed += 1
             self._gather_skip = min(2**self._gather_missed, GATHER_SKIP_MAX)
 
-    def _sleep(self, calls: int, timeout: float) -> bool:
+    def _rest(self, timeout: float) -> bool:
+        """Wait until anybody is in line; False when the time passed first, and nobody has written."""
+        self._stood_in = False
+        self._rests_until = time.monotonic() + timeout
+        return self._sleep(1, timeout, rests=True) or self._stood_in
+
+    def _sleep(self, calls: int, timeout: float, *, rests: bool = False) -> bool:
         """Wait until so many calls are in line; False when the time passed first. May wake for nothing."""
         with self._lock:
             if self._ending or self._lines.calls >= calls:
                 return True
             self._wanted = calls
+            self.rests = rests
         woken = self._wake.acquire(timeout=lock_timeout(timeout))
         if not woken:
             with self._lock:
                 self._wanted = NEVER
+                self.rests = False
         return woken
 
     def _retire(self) -> bool:
         """Be gone, unless somebody has lined up."""
         with self._lock:
-            if self._lines:
+            if self._lines or self._writer.in_hand():
                 return False
             self._thread = None
             self._ending = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -106,12 +107,37 @@ class Writer:
                 self._answer(batch, results)
         with self._lock:
             self.batch = None
+        self._follow_up(batch)
+        return batch
+
+    def write_alone(self, batch: Batch) -> float | None:
+        """Write the batch in hand, of a single call, on its caller's own thread, in one attempt.
+
+        The seconds until there will be chores, or None: it is in hand still, for the thread to go on with.
+        """
+        (call,) = batch.calls()
+        try:
+            results = batch.lane.write(list(call.part()))
+        except Exception as error:  # noqa: BLE001 - the thread tries again, and tells the caller
+            if self._classify(error) is Disposition.RECONNECT:
+                self._gone(error)
+            return None
+        except BaseException:  # in the middle of whatever it was
+            self.drop_connection()
+            raise
+        self._answer(batch, results)
+        with self._lock:
+            self.batch = None
+        return self._follow_up(batch)
+
+    def _follow_up(self, batch: Batch) -> float:
+        """What comes after a batch has been answered; seconds until there will be chores."""
         if batch.landed:
             try:
-                batch.lane.after()
+                return batch.lane.after()
             except Exception:
                 logger.exception("%s: after a batch of queue %r", self._name, batch.lane.name)
-        return batch
+        return math.inf
 
     def drop_connection(self) -> None:
         """A new one is opened by the next write."""

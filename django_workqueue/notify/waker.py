@@ -99,8 +99,9 @@ class Waker:
         """Called by the batcher, on its thread. The entries only say that there is something to send."""
         self._send()
 
-    def after(self) -> None:
+    def after(self) -> float:
         """Nothing."""
+        return math.inf
 
     def _ask(self, queue: str) -> bool:
         """Note that the queue is to be woken; whether that is now, and not when its interval has passed."""
