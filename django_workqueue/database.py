@@ -34,6 +34,7 @@ from django.db.utils import load_backend
 
 from . import conf
 from .exceptions import UnsupportedDatabase
+from .wire import Command, Wire
 
 logger = logging.getLogger("django_workqueue")
 
@@ -125,6 +126,9 @@ class Connection:
     A statement that has no answer within `patience`, or by the monotonic time `until`, raises as if the connection were
     lost: TCP tells nobody that the network has gone silent, or a proxy in it.
 
+    What is set as `behind` is sent in the same message as the next statement that returns nothing, `run`, and after it
+    is committed; `finish` says whether that was so.
+
     Errors come out as `django.db.utils` errors with psycopg's as their cause.
     """
 
@@ -142,6 +146,8 @@ class Connection:
         self.application = application
         self.patience = patience
         self.until = math.inf
+        self.behind: Command | None = None
+        self._went_along = False
         self.pooled = False
         self.tables: dict[
             Any, Any
@@ -157,6 +163,7 @@ class Connection:
             self._session["enable_sort"] = "off"
         self._wrapper: BaseDatabaseWrapper | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+        self._wire: Wire | None = None
 
     @property
     def is_open(self) -> bool:
@@ -192,6 +199,8 @@ class Connection:
         alone = ordered and not self._ordered
         if alone:
             statement = BY_INDEX + statement
+        if self._wire is not None:
+            self._settle(self._wire)
         with wrapper.wrap_database_errors:
             if self.pooled:
                 return self._execute_pooled(cursor, statement, params)
@@ -200,9 +209,38 @@ class Connection:
             cursor.execute(statement, params, prepare=prepare or ordered)
             return cursor.fetchall() if cursor.description else []
 
+    def run(self, statement: str, params: Mapping[str, Any]) -> None:
+        """Run one statement that returns nothing, prepared, in a transaction of its own."""
+        wrapper, _ = self._open()
+        wire, self._went_along = self._wire, False
+        if wire is None or not wire.takes(statement, params):
+            self.execute(statement, params)
+            return
+        self._settle(wire)
+        behind, self.behind = self.behind, None
+        with wrapper.wrap_database_errors:
+            wire.execute((statement, params), behind)
+        self._went_along = behind is not None
+
+    def finish(self) -> bool:
+        """Whether something went along behind the last statement that returned nothing; raises its error."""
+        went_along, self._went_along = self._went_along, False
+        if went_along and self._wire is not None and self._wrapper is not None:
+            with self._wrapper.wrap_database_errors:
+                self._wire.finish()
+        return went_along
+
+    def _settle(self, wire: Wire) -> None:
+        """Take an answer that nobody has asked for."""
+        try:
+            wire.finish()
+        except psycopg.Error:  # if it is of the connection, the next statement says so as well
+            self._went_along = False
+
     def close(self) -> None:
         """Give the connection back. Idempotent; the next statement opens another."""
         wrapper, self._wrapper, self._cursor = self._wrapper, None, None
+        self._wire, self._went_along = None, False
         if wrapper is not None:
             with contextlib.suppress(Exception):
                 wrapper.close()
@@ -210,6 +248,7 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: drop the parent's connection without a word to the server."""
         wrapper, self._wrapper, self._cursor = self._wrapper, None, None
+        self._wire, self._went_along = None, False
         if wrapper is not None and wrapper.connection is not None:
             _abandoned.append(wrapper.connection)
 
@@ -249,6 +288,8 @@ class Connection:
         raw.prepared_max = 1000
         settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in self._session.items())
         raw.execute(f"SELECT {settings}")
+        if psycopg.Pipeline.is_supported():
+            self._wire = Wire(raw)
         return psycopg.Cursor(raw)
 
     def _execute_pooled(

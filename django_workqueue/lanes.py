@@ -114,11 +114,14 @@ class CommitLane(ABC, Generic[E, R]):
     def write(self, entries: list[E]) -> Sequence[R] | None:
         """Called by the batcher, on its thread."""
         commits = self.commits
+        commits.waker.send_along(self.name)
         try:
             results = self.write_on(commits.connection, entries)
         except Exception as error:
             commits.lost = verdict(error) is Verdict.RECONNECT
             raise
+        finally:
+            commits.connection.behind = None
         commits.lost = False
         self.count(commits.ledger, entries)
         return results

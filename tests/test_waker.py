@@ -15,10 +15,11 @@ from django.db import connection as djangos
 from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_workqueue import Queue, notify
+from django_workqueue import JobQueue, Queue, notify
 from django_workqueue.batcher import Batcher, Disposition, process
 from django_workqueue.database import Connection
 from django_workqueue.notify import Waker, waker
+from django_workqueue.notify.waker import INTERVAL
 from tests.conftest import PROJECT, environment
 from tests.interleave import aside, wait_until
 
@@ -272,3 +273,88 @@ def test_a_rolled_back_transaction_wakes_nobody(heard: Any) -> None:
             transaction.set_rollback(True)
         Queue("kept").enqueue("c")
     assert wait_until(heard) == ["kept"]
+
+
+# Along with the commit
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that the group commits of the process send by themselves."""
+    statements: list[str] = []
+    execute = Connection.execute
+
+    def noted(self: Connection, statement: str, *rest: Any, **how: Any) -> Any:
+        if self.application == "django_workqueue enqueue":
+            statements.append(statement)
+        return execute(self, statement, *rest, **how)
+
+    monkeypatch.setattr(Connection, "execute", noted)
+    return statements
+
+
+@pytest.fixture(params=[Queue, JobQueue])
+def queue(request: Any, sent: list[str], heard: Any) -> Any:
+    """A queue of either kind that is known to the table of queues, and whose last wake has been heard."""
+    queue = request.param(f"along {request.param.__name__}")
+    queue.enqueue("before")
+    waker = queue.source.commits.waker
+    wait_until(heard)
+    wait_until(lambda: not waker._due and waker._sent[queue.name] + 2 * INTERVAL < time.monotonic())
+    sent.clear()
+    return queue
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_wake_goes_along_with_the_enqueue_it_is_for(queue: Any, sent: list[str], heard: Any) -> None:
+    queue.enqueue("a")
+    assert sent == []
+    assert heard() == [queue.name]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_whoever_hears_it_sees_what_it_is_for(queue: Any, connect: Any) -> None:
+    listener = connect()
+    listener.execute("LISTEN workqueue")
+    table = "workqueue_item" if isinstance(queue, Queue) else "workqueue_job"
+    for number in range(20):
+        queue.enqueue(f"key {number}")
+        (note,) = listener.notifies(timeout=10, stop_after=1)
+        assert note.payload == queue.name
+        assert listener.execute(f"SELECT count(*) FROM {table}").fetchone() == (number + 2,)
+        time.sleep(2 * INTERVAL)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_the_server_refuses_is_sent_again_by_itself(
+    queue: Any, sent: list[str], heard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waker, "NOTIFY_ONE", "SELECT 1 / (%(queue)s::text = '')::int")
+    queue.enqueue("a")
+    assert "refuses to wake other processes: division by zero" in caplog.text
+    assert wait_until(heard) == [queue.name]
+    assert sent == [waker.NOTIFY]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_went_along_in_vain_is_sent_again_behind_the_inbox(
+    connect: Any, second: psycopg.Connection[Any]
+) -> None:
+    queue = Queue("along to the inbox")
+    queue.enqueue("a")
+    time.sleep(2 * INTERVAL)
+    second.execute("LISTEN workqueue")
+    holder = connect(autocommit=False)
+    holder.execute("SELECT FROM workqueue_item WHERE queue = %s FOR UPDATE", [queue.name])
+    queue.enqueue("a", priority=1)
+    first, again = second.notifies(timeout=10, stop_after=2)
+    assert first.payload == again.payload == queue.name
+    assert second.execute("SELECT count(*) FROM workqueue_inbox").fetchone() == (1,)
+    holder.rollback()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
+    settings.WORKQUEUE_NOTIFY = False
+    queue.enqueue("a")
+    assert heard() == []

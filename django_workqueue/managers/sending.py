@@ -114,6 +114,9 @@ class WorkQuerySet(models.QuerySet[M]):
         text = statement.of(queue)
         params = {name: sent(value) for name, value in params.items()}
         if self._own is not None:
+            if statement.silent:
+                self._own.run(text, params)
+                return []
             return self._own.execute(text, params, prepare=statement.prepare, ordered=statement.ordered)
         connection = connections[self._db or database.writes_to(self.model)]
         database.require_postgresql(connection)

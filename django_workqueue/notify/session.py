@@ -98,8 +98,7 @@ class Session:
         """What was heard, in order; waits for it up to `timeout` seconds, or until nudged."""
         self._collect()
         if not self._heard:
-            self._wait(self._idle, timeout)
-            with contextlib.suppress(BlockingIOError):
+            if any(key.fileobj is self._nudge for key, _ in self._idle.select(max(timeout, 0.0))):
                 self._nudge.recv(4096)
             self._pgconn.consume_input()
             self._collect()

@@ -39,6 +39,7 @@ EXIT_PATIENCE = 1.0
 TRY_AGAIN = exponential(timedelta(milliseconds=50), timedelta(seconds=30))
 
 NOTIFY = "SELECT pg_notify('workqueue', queue) FROM unnest(%(queues)s::text[]) AS queue"
+NOTIFY_ONE = "SELECT pg_notify('workqueue', %(queue)s)"
 
 # Of a `Batcher`: (lane, entries, timeout), and (lane, entries).
 Submit = Callable[[Any, Sequence[str], float], object]
@@ -73,9 +74,20 @@ class Waker:
         self._looks_at = 0.0  # when the timer does, unless it is told
         self._ends_well = False  # whether the process's end is provided for
 
+    def send_along(self, queue: str) -> None:
+        """Have the wake for what is written next go along behind it, if it is time for one.
+
+        This and `wake` are for whoever has the connection.
+        """
+        with self._changed:
+            is_time = self._sent.get(queue, -INTERVAL) + INTERVAL <= time.monotonic()
+        if is_time and conf.notify():
+            self._connection.behind = (NOTIFY_ONE, {"queue": queue})
+
     def wake(self, queue: str) -> None:
-        """Wake the queue's workers. On the thread that owns the connection, after a commit."""
-        self._ask(queue)
+        """Wake the queue's workers, after a commit."""
+        if not self._went_along(queue):
+            self._ask(queue)
         self._send()
 
     def wake_later(self, queue: str) -> None:
@@ -118,6 +130,21 @@ class Waker:
                 due = 0.0
             self._due[queue] = min(due, self._due.get(queue, due))
             return due == 0.0
+
+    def _went_along(self, queue: str) -> bool:
+        """Whether the wake was sent behind what it is for."""
+        try:
+            if not self._connection.finish():
+                return False
+        except Error as error:
+            self._failed([queue], error)
+        else:
+            self._failures = 0
+            with self._changed:
+                self._due.pop(queue, None)
+                self._sent[queue] = time.monotonic()
+        wake_local(self.alias, queue)
+        return True
 
     def _send(self) -> None:
         """Send what is due; what fails is tried again later, for the batch it follows has long been answered."""

@@ -45,6 +45,7 @@ ENQUEUE = Statement(
     FROM unnest(%(keys)s::text[], %(priorities)s::int[], %(delays)s::bigint[]) u(k, p, d) ORDER BY u.k COLLATE "C"
     {CONFLICT}
     """,
+    silent=True,
 )
 
 # Takes no lock that anyone else could want: a row of its own, whatever other transactions enqueued.

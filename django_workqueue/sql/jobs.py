@@ -43,6 +43,7 @@ ENQUEUE_NOW = Statement(
     FROM unnest(%(ids)s::bigint[], %(kinds)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(maxima)s::int[])
      u(id, kind, payload, p, m)
     """,
+    silent=True,
 )
 
 _INSERT = f"""

@@ -14,18 +14,27 @@ class Statement:
 
     `prepare` tells whether our own connections may keep a server-side plan of it (see docs, "Plans"). `ordered`
     says that an index has the rows in the order they are wanted in, so that the planner has nothing to sort: where
-    it believes that the queue holds next to nothing, it would rather read all of it by another index.
+    it believes that the queue holds next to nothing, it would rather read all of it by another index. A `silent` one
+    returns nothing.
     """
 
     every: ClassVar[dict[str, Statement]] = {}
 
     def __init__(
-        self, name: str, text: str, *, prepare: bool = True, ordered: bool = False, for_people: bool = False
+        self,
+        name: str,
+        text: str,
+        *,
+        prepare: bool = True,
+        ordered: bool = False,
+        silent: bool = False,
+        for_people: bool = False,
     ) -> None:
         self.name = name
         self.text = re.sub(r"\s+", " ", text).strip()
         self.prepare = prepare and not ordered
         self.ordered = ordered
+        self.silent = silent
         self.for_people = for_people
         if name in self.every:
             raise ValueError(f"there is a statement {name!r} already")
