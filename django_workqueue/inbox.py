@@ -34,30 +34,31 @@ class Inbox:
         self._clock = clock
         self._lock = Lock()  # guards what follows
         self._limit = FOLD_LIMIT
+        self._busy = False  # whether the last fold found something
         self._aside: dict[int, float] = {}  # ids of entries, and until when they are left alone
 
     def fold_first(self, table: WorkItemQuerySet, take: Callable[..., Claimed]) -> Claimed:
         """A claim from the set into which all that can be is folded.
 
         `take(ask=…)` claims; told to ask, it finds out at the same time whether there is anything to fold, and takes
-        nothing then. Asking is as dear as the inbox is full of what is dead. Where that is too dear, it is folded
-        unasked, from its floor.
+        nothing then. After a fold that found something the next is unasked, and so it is where asking is too dear,
+        the inbox being full of what is dead; then the fold looks from its floor.
         """
-        if self._sparing.may():
+        if not self._busy and self._sparing.may():
             claimed = take(ask=True)
             self._sparing.took(claimed.asking / 1e6)
             if not claimed.unfolded:
                 return claimed
-        self.fold(table)
+        self._busy = self.fold(table)
         return take(ask=False)
 
-    def fold(self, table: WorkItemQuerySet) -> None:
-        """Fold what is committed into the set, past the rows that others hold.
+    def fold(self, table: WorkItemQuerySet) -> bool:
+        """Fold what is committed into the set, past the rows that others hold; whether there was anything.
 
         The statement skips a row that somebody's open transaction has locked. One that it has inserted nobody
         else can see, and so not skip: that one the statement waits for, briefly, and then the fold goes around it.
         """
-        since, limit, waits = self.floor.since(), self._limit, 0
+        since, limit, waits, found = self.floor.since(), self._limit, 0, False
         for _ in range(FOLD_ROUNDS):
             patience = PATIENCE if limit in (1, FOLD_LIMIT) else HASTE
             aside = self._left_alone()
@@ -72,15 +73,18 @@ class Inbox:
                     self._leave_alone(table.first_in_inbox(self.queue, since=since, aside=aside))
                 self._limit = limit = max(1, limit // 10)
                 waits += 1
+                found = True
                 if waits == WAITS:
-                    return
+                    break
                 continue
+            found = found or looked > 0
             self.floor.learn(since, highest, took, looked)
             short = looked < limit
             self._limit = limit = min(limit * 10, FOLD_LIMIT)
             if short or highest is None:
-                return
+                break
             since = highest + 1
+        return found
 
     def fold_own(self, table: WorkItemQuerySet, tx: int) -> None:
         """Fold what the open transaction `tx` has enqueued, and nobody else's."""

@@ -1,5 +1,6 @@
 """The group commit when a caller is alone: it writes for itself, and whatever comes of that the thread goes on with."""
 
+import gc
 import math
 import threading
 import time
@@ -289,9 +290,18 @@ def relay() -> Iterator[Relay]:
         yield relay
 
 
+@pytest.fixture
+def far(relay: Relay) -> Iterator[Queue[str]]:
+    """A queue of the usual database, by way of the relay."""
+    yield Queue("alone", using="other")
+    gc.collect()  # an error's traceback would keep it, and with it the alias, for the tests that follow
+
+
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_an_enqueue_that_nobody_answers_ends_at_its_timeout_and_lands_on_another_connection(relay: Relay) -> None:
-    far, near = Queue("alone", using="other"), Queue("alone")  # the same table, by way of the relay and without
+def test_an_enqueue_that_nobody_answers_ends_at_its_timeout_and_lands_on_another_connection(
+    far: Queue[str], relay: Relay
+) -> None:
+    near = Queue("alone")
     batcher = far.source.commits.batcher
     far.enqueue("before")
     wait_until(lambda: batcher._thread.rests)

@@ -235,7 +235,7 @@ def test_named_rows_are_looked_up_in_an_index_whatever_the_statistics_know_of_th
     session, around, name, mode, connect
 ):
     around(MANY, **LEASED)
-    ids = JobTable(connect(), name).stored()[:100]
+    ids = JobTable(connect(), name).stored()[:20]  # of many more it could be right to read all there is
     for each in NAMED:
         with prepared(session, parsed.every()[each], name, mode) as call:
             plan = explain(session, call, named(ids))
@@ -244,7 +244,7 @@ def test_named_rows_are_looked_up_in_an_index_whatever_the_statistics_know_of_th
         for scan in walked:
             assert scan["Node Type"] in ("Index Scan", "Bitmap Heap Scan", "Index Only Scan", "ModifyTable"), each
             assert scan.get("Rows Removed by Filter", 0) * scan["Actual Loops"] <= 100, each
-        assert buffers(plan) < 100 * 30, each
+        assert buffers(plan) < 20 * 30, each
 
 
 # HOT

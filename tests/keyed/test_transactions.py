@@ -368,6 +368,14 @@ def test_a_claim_is_one_statement_unless_there_is_something_to_fold(queue, monke
             queue.enqueue("b")
         assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == ["b"]
         assert len(sent) == 1 + 3  # a claim that finds it, the fold, the claim
+        with transaction.atomic():
+            queue.enqueue("c")
+        assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == ["c"]
+        assert len(sent) == 4 + 2  # more was to be expected
+        assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == []
+        assert len(sent) == 6 + 2
+        assert keys(queue.source.claim_on(connection, 100, MINUTE).works) == []
+        assert len(sent) == 8 + 1
 
 
 def test_where_it_is_dear_to_ask_whether_there_is_something_to_fold_claims_fold_unasked(queue, table, monkeypatch):
