@@ -204,6 +204,23 @@ def test_a_lost_connection_is_replaced_and_the_write_repeated_and_that_is_said_o
     ] * 2
 
 
+def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_without_a_warning(
+    make_batcher: MakeBatcher, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    connection = Connection()
+    batcher = make_batcher(connection)
+    lane = Recorder(fails=lambda entries: Gone("idle for too long") if len(lane.attempts) % 2 else None)
+
+    for entry in "ab":
+        assert batcher.submit(lane, [entry], 10) is None
+
+    assert connection.dropped == 2
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "test-batcher: the connection was lost, another is opened: idle for too long")
+    ] * 2
+
+
 def test_callers_time_out_of_an_outage_and_their_entries_land_when_it_is_over(
     make_batcher: MakeBatcher, quick: None
 ) -> None:

@@ -68,6 +68,7 @@ class Writer:
         self._disconnect = disconnect
         self._threads: set[int] = set()  # those that would wait for themselves
         self._gone_since: float | None = None
+        self._gone_told = False  # whether the log has heard of it
         self._trouble: str | None = None  # why the database has not answered since
 
     @contextlib.contextmanager
@@ -277,15 +278,19 @@ class Writer:
 
     def _gone(self, error: BaseException) -> None:
         self._trouble = str(error).strip() or type(error).__name__
-        if self._gone_since is None:
+        if self._gone_since is None:  # perhaps only of a connection that was cut while nobody used it
             self._gone_since = time.monotonic()
+            logger.info("%s: the connection was lost, another is opened: %s", self._name, error)
+        elif not self._gone_told:
+            self._gone_told = True
             logger.warning("%s: the database is gone, trying until it is back: %s", self._name, error)
         self.drop_connection()
 
     def _back(self) -> None:
-        if self._gone_since is not None:
+        if self._gone_told and self._gone_since is not None:
             logger.warning("%s: the database is back after %.1f s", self._name, time.monotonic() - self._gone_since)
-            self._gone_since = self._trouble = None
+        self._gone_since = self._trouble = None
+        self._gone_told = False
 
 
 class Batch:
