@@ -6,7 +6,7 @@ Owns the connection, which pub/sub shares. What a queue holds, and how rows are 
 from .listener import ListenerState, Receiver, Status
 from .mailbox import Mailbox
 from .switchboard import close, listener_state, probe, switchboard
-from .waker import Waker
+from .waker import Waker, announce
 from .wakeup import CHANNEL, Wakeup, occasional, subscribe, wake_local
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Status",
     "Waker",
     "Wakeup",
+    "announce",
     "close",
     "listener_state",
     "occasional",

@@ -228,6 +228,13 @@ class Waker:
                     return None
 
 
+def announce(connection: Connection, queue: str) -> None:
+    """Wake a queue's workers on a connection that is no group commit's, now. Raises what the database raises."""
+    wake_local(connection.alias, queue)
+    if conf.notify():
+        connection.execute(NOTIFY_ONE, {"queue": queue})
+
+
 _wakers: WeakSet[Waker] = WeakSet()
 _ending = False  # from now on nothing is put off
 

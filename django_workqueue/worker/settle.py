@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
-from django_workqueue import metrics
+from django_workqueue import metrics, notify
 from django_workqueue.database import Connection, Verdict, sqlstate, verdict
 from django_workqueue.engine import Outcome, Settled, Verb
 from django_workqueue.leasing import chunks
@@ -263,6 +264,9 @@ class Settler:
             self._tell_apart(lane, settled, outcomes)
         lane.tally.settled.add(settled)
         minutes.settled(self._ledger, lane, settled, outcomes)
+        if settled.returned:
+            with suppress(DatabaseError):  # they poll
+                notify.announce(self._connection, lane.source.name)
         if settled.failed or settled.snoozed:
             again = (Verb.FAIL, Verb.SNOOZE)
             delays = [outcome.delay.total_seconds() for outcome in outcomes if outcome.verb in again]

@@ -45,6 +45,25 @@ def test_what_was_not_started_is_given_back_with_no_attempt_counted(
     assert {row.last_error for row in found.values()} == {None}
 
 
+def test_others_hear_of_what_is_given_back(queue: Queue[str], working: Working, connect: Any) -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    @queue.batch_handler(size=5, concurrency=1)
+    def work(items: list[Item[str]]) -> None:
+        started.set()
+        gate.wait(20)
+
+    queue.enqueue_many(str(number) for number in range(10))
+    running = working(queue)
+    assert started.wait(10)
+    listener = connect()
+    listener.execute("LISTEN workqueue")
+    running.worker.stop(0)
+    note, *_ = listener.notifies(timeout=10, stop_after=1)
+    assert note.payload == queue.name
+    gate.set()
+
+
 def test_running_handlers_may_finish_within_the_timeout(queue: Queue[str], working: Working) -> None:
     started = threading.Event()
 
