@@ -75,24 +75,10 @@ def _middleware() -> Iterator[CheckMessage]:
     except ImproperlyConfigured:
         return
     for entry in entries:
-        problem = _problem_of_middleware(entry)
-        if problem:
-            yield Error(f"WORKQUEUE_MIDDLEWARE: {problem}.", id="workqueue.E004")
-
-
-def _problem_of_middleware(entry: Any) -> str | None:
-    """What is wrong with a middleware, as far as can be told without making it."""
-    factory = entry
-    if isinstance(entry, str):
         try:
-            factory = import_string(entry)
-        except Exception as error:  # noqa: BLE001 - somebody's module
-            return f"{entry} cannot be imported: {error!r}"
-    if not callable(factory):
-        return f"{entry} is no middleware: it cannot be called"
-    if not getattr(factory, "sync_capable", True) and not getattr(factory, "async_capable", False):
-        return f"{entry} is neither sync_capable nor async_capable"
-    return None
+            conf.middleware_factory(entry)
+        except ImproperlyConfigured as error:
+            yield Error(f"WORKQUEUE_MIDDLEWARE: {error}.", id="workqueue.E004")
 
 
 def _aliases() -> Iterator[CheckMessage]:

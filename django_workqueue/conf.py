@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.conf import Settings, settings
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 DEFAULTS: dict[str, Any] = {
     "WORKQUEUE_DATABASE": "default",
@@ -91,6 +92,24 @@ def middleware() -> Sequence[str | Callable[..., Any]]:
     if isinstance(paths, str) or not isinstance(paths, Sequence):
         raise ImproperlyConfigured(f"WORKQUEUE_MIDDLEWARE must be a list of dotted paths, not {paths!r}")
     return paths
+
+
+def middleware_factory(entry: Any) -> Callable[..., Any]:
+    """What makes a middleware, of an entry of that list. Raises `ImproperlyConfigured` saying why nothing does."""
+    try:
+        factory = import_string(entry) if isinstance(entry, str) else entry
+    except Exception as error:
+        raise ImproperlyConfigured(f"middleware {entry} cannot be imported: {in_words(error)}") from error
+    if not callable(factory):
+        raise ImproperlyConfigured(f"{entry} is no middleware: it cannot be called")
+    if not getattr(factory, "sync_capable", True) and not getattr(factory, "async_capable", False):
+        raise ImproperlyConfigured(f"middleware {entry} is neither sync_capable nor async_capable")
+    return cast("Callable[..., Any]", factory)
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong with a project's code: in its own words, or if those need it with its type."""
+    return str(error) if isinstance(error, (ImproperlyConfigured, ImportError)) else f"{type(error).__name__}: {error}"
 
 
 def autodiscover() -> str | None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
-from django.utils.module_loading import import_string
 
 from django_workqueue import conf
 from django_workqueue.engine import Handler
@@ -54,7 +53,7 @@ def around(handler: Handler) -> Callable[[Any], Any]:
 def load() -> None:
     """Import what is configured. Raises `ImproperlyConfigured` if that cannot be."""
     for path in conf.middleware():
-        _factory(path)
+        conf.middleware_factory(path)
 
 
 def _innermost(handler: Handler) -> Next:
@@ -67,7 +66,7 @@ def _innermost(handler: Handler) -> Next:
 
 
 def _wrap(path: Any, chain: Next, *, is_async: bool, prefer_async: bool) -> tuple[Next, bool]:
-    factory = _factory(path)
+    factory = conf.middleware_factory(path)
     can_async = getattr(factory, "async_capable", False)
     can_sync = getattr(factory, "sync_capable", True)
     wants_async = can_async if prefer_async else not can_sync
@@ -77,24 +76,10 @@ def _wrap(path: Any, chain: Next, *, is_async: bool, prefer_async: bool) -> tupl
     except MiddlewareNotUsed:
         return chain, is_async
     except Exception as error:  # the project's code: any of these means that no handler can be called
-        raise ImproperlyConfigured(f"middleware {path} cannot be made: {_in_words(error)}") from error
+        raise ImproperlyConfigured(f"middleware {path} cannot be made: {conf.in_words(error)}") from error
     if made is None:
         raise ImproperlyConfigured(f"middleware {path} returned None instead of a callable")
     return made, wants_async
-
-
-def _factory(path: Any) -> Any:
-    try:
-        factory = import_string(path) if isinstance(path, str) else path
-    except Exception as error:
-        raise ImproperlyConfigured(f"middleware {path} cannot be imported: {_in_words(error)}") from error
-    if not getattr(factory, "sync_capable", True) and not getattr(factory, "async_capable", False):
-        raise ImproperlyConfigured(f"middleware {path} must have sync_capable or async_capable set")
-    return factory
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, (ImproperlyConfigured, ImportError)) else f"{type(error).__name__}: {error}"
 
 
 def _adapt(chain: Next, *, is_async: bool, to_async: bool) -> Next:

@@ -369,7 +369,7 @@ def test_projects_tests_have_the_middleware_too(jobs: JobQueue, is_async: bool) 
     [
         (["there_is_none"], "there_is_none cannot be imported: Module .* does not define"),
         (["no.such.module"], "no.such.module cannot be imported: No module named"),
-        (["HERE"], "HERE cannot be made: TypeError: 'str' object is not callable"),
+        (["HERE"], "HERE is no middleware: it cannot be called"),
         (["nothing_made"], "nothing_made returned None"),
     ],
 )
