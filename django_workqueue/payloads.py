@@ -17,20 +17,16 @@ MAX_BYTES = 1_048_576
 LIGHT = 4096  # characters: of such texts a statement takes a thousand
 DEEPEST = 200  # levels: what the reader's stack, wherever it is called from, has room for
 
-_encoder = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+_encoder = DjangoJSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _decode = json.JSONDecoder().raw_decode  # what jsonb prints begins at once and ends with the value
 
 
 def _kept(encoder: json.JSONEncoder) -> Callable[[JSON], str]:
-    """The encoder's `encode`, without what that makes anew for each value: it costs more than a small payload does.
-
-    What contains itself is found by the interpreter's own bound on recursion.
-    """
+    """The encoder's `encode`, without what that asks anew for each value: it costs more than a small payload does."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)  # not there, say, in PyPy
     if make is None:
         return encoder.encode
-    parts = make(
-        None,  # what it is inside of: not remembered
+    how = (
         encoder.default,
         json.encoder.encode_basestring,
         encoder.indent,
@@ -40,7 +36,9 @@ def _kept(encoder: json.JSONEncoder) -> Callable[[JSON], str]:
         encoder.skipkeys,
         encoder.allow_nan,
     )
-    return lambda value: "".join(parts(value, 0))
+    # A dict for each value, of what it is inside of: left to the bound on recursion, what contains itself and a large
+    # text besides is gigabytes by then.
+    return lambda value: "".join(make({}, *how)(value, 0))
 
 
 _encode = _kept(_encoder)

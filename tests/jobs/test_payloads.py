@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import json
+import tracemalloc
 import uuid
 from typing import NamedTuple
 
@@ -134,3 +135,16 @@ def test_the_largest_payload_is_a_mebibyte():
 def test_many_shallow_lists_are_not_deep():
     value = [[{}] for _ in range(1000)]
     assert json.loads(dumps(value)) == value
+
+
+def test_what_contains_itself_and_a_large_text_besides_is_refused_at_once():
+    value = {"text": "x" * 100_000}
+    value["again"] = value
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidPayload, match="contains itself"):
+            dumps(value)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10_000_000
