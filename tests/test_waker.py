@@ -354,6 +354,34 @@ def test_one_that_went_along_in_vain_is_sent_again_behind_the_inbox(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_one_that_is_asked_for_meanwhile_is_not_taken_to_have_gone_along(
+    queue: Any, heard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Connection.finish
+
+    def meanwhile(self: Connection) -> bool:
+        went_along = finish(self)
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "finish", finish)
+            aside(_enqueue_inside, queue, "b").result(10)
+        return went_along
+
+    monkeypatch.setattr(Connection, "finish", meanwhile)
+    queue.enqueue("a")
+    notes: list[str] = []
+    wait_until(lambda: notes.extend(heard()) or len(notes) == 2)
+    assert notes == [queue.name] * 2
+
+
+def _enqueue_inside(queue: Any, what: str) -> None:
+    try:
+        with transaction.atomic():
+            queue.enqueue(what)
+    finally:
+        djangos.close()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
     settings.WORKQUEUE_NOTIFY = False
     queue.enqueue("a")

@@ -69,6 +69,7 @@ class Waker:
         self._changed = threading.Condition()  # guards the rest
         self._due: dict[str, float] = {}  # queues to wake, and when; 0.0 if the sending thread has been told
         self._sent: dict[str, float] = {}  # when that was last done, for as long as it matters
+        self._asked: set[str] = set()  # for which wakes, since one last went along
         self._failures = 0
         self._timer: threading.Thread | None = None
         self._looks_at = 0.0  # when the timer does, unless it is told
@@ -81,6 +82,7 @@ class Waker:
         """
         with self._changed:
             is_time = self._sent.get(queue, -INTERVAL) + INTERVAL <= time.monotonic()
+            self._asked.clear()
         if is_time and conf.notify():
             self._connection.behind = (NOTIFY_ONE, {"queue": queue})
 
@@ -129,6 +131,7 @@ class Waker:
             if due <= now or _ending or exiting() or not self._set_timer(due):
                 due = 0.0
             self._due[queue] = min(due, self._due.get(queue, due))
+            self._asked.add(queue)
             return due == 0.0
 
     def _went_along(self, queue: str) -> bool:
@@ -141,7 +144,8 @@ class Waker:
         else:
             self._failures = 0
             with self._changed:
-                self._due.pop(queue, None)
+                if queue not in self._asked:  # what others have committed meanwhile may not have been there yet
+                    self._due.pop(queue, None)
                 self._sent[queue] = time.monotonic()
         wake_local(self.alias, queue)
         return True
