@@ -249,6 +249,7 @@ class Connection:
         """In a forked child: drop the parent's connection without a word to the server."""
         wrapper, self._wrapper, self._cursor = self._wrapper, None, None
         self._wire, self._went_along = None, False
+        self.behind, self.until = None, math.inf  # of whoever was sending in the parent
         if wrapper is not None and wrapper.connection is not None:
             _abandoned.append(wrapper.connection)
 

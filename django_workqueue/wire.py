@@ -50,7 +50,6 @@ class Wire:
         Returns when the first is answered. The answer to the other is left to `finish`, which is to be called before
         anything else is done on the connection.
         """
-        self._pgconn.enter_pipeline_mode()
         self._exchange(command, *(() if behind is None else (behind,)))
 
     def finish(self) -> None:
@@ -61,6 +60,8 @@ class Wire:
     def _exchange(self, *commands: Command) -> None:
         """Send commands, and take the next answer."""
         try:
+            if commands:
+                self._pgconn.enter_pipeline_mode()
             for text, params in commands:
                 self._send(text, params)
             answer = _Answer(self._sent[0])

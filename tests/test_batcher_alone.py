@@ -108,6 +108,28 @@ def test_a_storm_of_callers_loses_and_doubles_nothing(batcher: Batcher) -> None:
     assert batcher._lines.admitted == 0
 
 
+def test_the_thread_does_not_count_as_resting_when_it_was_woken_for_nothing(
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[bool] = []
+
+    def chores() -> float:
+        rested.append(batcher._thread.rests)
+        return math.inf
+
+    monkeypatch.setattr(batcher._thread, "_chores", chores)
+    lane = Recorder()
+    lane.hold()
+    batcher.post(lane, ["a"])
+    lane.wait_for_write()
+    with batcher._lock:
+        batcher._thread.wake()  # as whoever leaves does
+    lane.let_go()
+
+    wait_until(lambda: len(rested) == 2)
+    assert not any(rested)
+
+
 def test_what_writes_cannot_wait_for_itself_on_a_callers_thread_either(batcher: Batcher) -> None:
     lane = Recorder(fails=lambda entries: batcher.submit(lane, ["again"], 10) and None)
 
@@ -177,6 +199,37 @@ def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
     wait_until(lambda: lane.written == ["a"])
     batcher.submit(lane, ["b"], 10)
     assert lane.written == ["a", "b"]
+
+
+def test_a_caller_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(set[int]):
+        def add(self, thread: int) -> None:
+            super().add(thread)
+            raise KeyboardInterrupt
+
+    lane = Recorder()
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher._writer, "_threads", Interrupting(batcher._writer._threads))
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+        wait_until(lambda: lane.written == ["a"])
+        assert not batcher._writer.is_me()
+
+
+def test_a_caller_that_is_interrupted_as_it_says_by_when_takes_that_back(make_batcher: MakeBatcher) -> None:
+    told: list[float | None] = []
+
+    def answer_by(deadline: float | None) -> None:
+        told.append(deadline)
+        if deadline is not None:
+            raise KeyboardInterrupt
+
+    batcher, lane = resting(make_batcher(at_hand=lambda: True, answer_by=answer_by)), Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        batcher.submit(lane, ["a"], 10)
+    assert told[-1] is None
 
 
 def test_a_caller_without_a_thread_to_leave_it_to_goes_on_itself(

@@ -1,6 +1,7 @@
 """Statements sent through libpq's own calls, one or two in a message, and what becomes of the connection."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -198,6 +199,35 @@ def _silent(relay: Relay) -> Connection:
     connection.run("SELECT %(number)s::int", {"number": 1})
     relay.freeze()
     return connection
+
+
+def test_an_interrupt_before_anything_is_sent_does_too(
+    connection: Connection, wired: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __init__(self, pgconn: Any) -> None:
+            self.pgconn = pgconn
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.pgconn, name)
+
+        def enter_pipeline_mode(self) -> None:
+            self.pgconn.enter_pipeline_mode()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(wired, "_pgconn", Interrupted(connection.raw.pgconn))
+    with pytest.raises(KeyboardInterrupt):
+        connection.run(INSERT, NOTE)
+    assert connection.raw.closed
+
+
+def test_a_forked_child_inherits_neither_what_was_to_go_along_nor_by_when(connection: Connection) -> None:
+    connection.behind, connection.until = (INSERT, NOTE), 0.0
+    raw = connection.raw
+    connection.forget()
+    assert connection.behind is None
+    assert connection.until == math.inf
+    raw.close()
 
 
 def test_an_interrupt_closes_the_connection_and_is_raised(

@@ -233,8 +233,8 @@ class Batcher:
         chores_in = None
         with self._writer.turn, self._writer.as_writer():
             if not call.done:
-                self._answer_by(deadline)
                 try:
+                    self._answer_by(deadline)
                     chores_in = self._writer.write_alone(batch)
                 finally:
                     self._answer_by(None)

@@ -177,7 +177,7 @@ class WritingThread:
             self._wanted = calls
             self.rests = rests
         woken = self._wake.acquire(timeout=lock_timeout(timeout))
-        if not woken:
+        if not woken or self.rests:  # … or by what woke nobody before
             with self._lock:
                 self._wanted = NEVER
                 self.rests = False

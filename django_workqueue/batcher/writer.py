@@ -75,8 +75,8 @@ class Writer:
     def as_writer(self) -> Iterator[None]:
         """The calling thread is one that writes."""
         me = threading.get_ident()
-        self._threads.add(me)
         try:
+            self._threads.add(me)
             yield
         finally:
             self._threads.discard(me)
@@ -126,6 +126,7 @@ class Writer:
         except BaseException:  # in the middle of whatever it was
             self.drop_connection()
             raise
+        self._back()
         self._answer(batch, results)
         with self._lock:
             self.batch = None
