@@ -15,7 +15,8 @@ class Condition(threading.Condition):
     """`threading.Condition` on a plain lock, whose `notify_all` also wakes the coroutines in `pause`."""
 
     def __init__(self) -> None:
-        super().__init__(threading.Lock())
+        self.lock = threading.Lock()  # `with` it, and an interrupt cannot leave it held, as it could the condition
+        super().__init__(self.lock)
         self._pausing: set[asyncio.Future[None]] = set()  # guarded by the lock itself
 
     def notify_all(self) -> None:

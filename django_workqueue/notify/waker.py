@@ -66,7 +66,9 @@ class Waker:
 
     def begin(self) -> None:
         """Nothing to send: at first, and in a forked child, whose parent sends what it had to."""
-        self._changed = threading.Condition()  # guards the rest
+        # Guards the rest. Held by itself, not by the condition: an interrupt of whoever enqueues could leave that held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._due: dict[str, float] = {}  # queues to wake, and when; 0.0 if the sending thread has been told
         self._sent: dict[str, float] = {}  # when that was last done, for as long as it matters
         self._asked: set[str] = set()  # for which wakes, since one last went along
@@ -80,7 +82,7 @@ class Waker:
 
         This and `wake` are for whoever has the connection.
         """
-        with self._changed:
+        with self._lock:
             is_time = self._sent.get(queue, -INTERVAL) + INTERVAL <= time.monotonic()
             self._asked.clear()
         if is_time and conf.notify():
@@ -99,7 +101,7 @@ class Waker:
 
     def flush(self, timeout: float = EXIT_PATIENCE) -> None:
         """Send now what was put off, from any thread but the one that owns the connection."""
-        with self._changed:
+        with self._lock:
             self._due = dict.fromkeys(self._due, 0.0)
             queues = list(self._due)
             self._changed.notify()
@@ -123,7 +125,7 @@ class Waker:
         if not conf.notify():
             return False
         now = time.monotonic()
-        with self._changed:
+        with self._lock:
             if not self._ends_well:
                 self._ends_well = True
                 _watch_exit()
@@ -143,7 +145,7 @@ class Waker:
             self._failed([queue], error)
         else:
             self._failures = 0
-            with self._changed:
+            with self._lock:
                 if queue not in self._asked:  # what others have committed meanwhile may not have been there yet
                     self._due.pop(queue, None)
                 self._sent[queue] = time.monotonic()
@@ -153,7 +155,7 @@ class Waker:
     def _send(self) -> None:
         """Send what is due; what fails is tried again later, for the batch it follows has long been answered."""
         now = time.monotonic()
-        with self._changed:
+        with self._lock:
             self._sent = {queue: at for queue, at in self._sent.items() if at + INTERVAL > now}
             if _ending or self._timer is None:
                 horizon = math.inf  # nobody will remind us of the rest
@@ -182,7 +184,7 @@ class Waker:
             logger.warning("The server refuses to wake other processes: %s. They poll.", error)
         self._failures += 1
         again = time.monotonic() + TRY_AGAIN(self._failures).total_seconds()
-        with self._changed:
+        with self._lock:
             for queue in queues:
                 self._due.setdefault(queue, again)
             self._set_timer(again)
@@ -203,12 +205,12 @@ class Waker:
         if not threads_available():
             return False
         self._looks_at = due
-        self._timer = threading.Thread(target=self._time, name=f"workqueue-wake-{self.alias}", daemon=True)
+        timer = threading.Thread(target=self._time, name=f"workqueue-wake-{self.alias}", daemon=True)
         try:
-            self._timer.start()
+            timer.start()
         except RuntimeError:  # no more threads to be had, or the interpreter is ending
-            self._timer = None
             return False
+        self._timer = timer
         return True
 
     def _time(self) -> None:
@@ -218,7 +220,7 @@ class Waker:
 
     def _wait_for_due(self) -> list[str] | None:
         """The queues that have come due; None when there has been nothing to wait for."""
-        with self._changed:
+        with self._lock:
             while True:
                 now = time.monotonic()
                 waiting = {queue: due for queue, due in self._due.items() if due}

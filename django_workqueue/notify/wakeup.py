@@ -89,7 +89,7 @@ class Wakeup:
         """
         with self._waiting():
             wait = _Wait(self._answered, time.monotonic() + timeout, stop, floor)
-            with self._changed:
+            with self._changed.lock:
                 while not self._is_over(wait):
                     self._changed.wait(wait.pause)
             return wait.woken
@@ -99,7 +99,7 @@ class Wakeup:
         with self._waiting():
             wait = _Wait(self._answered, time.monotonic() + timeout, None, floor)
             while True:
-                with self._changed:
+                with self._changed.lock:
                     if self._is_over(wait):
                         return wait.woken
                     future = self._changed.pausing()
@@ -107,18 +107,18 @@ class Wakeup:
 
     def set(self) -> None:
         """Wake whoever waits, or the next to wait."""
-        with self._changed:
+        with self._changed.lock:
             self._rung += 1
             self._changed.notify_all()
 
     def clear(self) -> None:
         """Forget a wake that nobody has waited for yet."""
-        with self._changed:
+        with self._changed.lock:
             self._answered = self._rung
 
     def close(self) -> None:
         """Stop listening, and end every wait with False. Idempotent."""
-        with self._changed:
+        with self._changed.lock:
             self._closed = True
             self._changed.notify_all()
         switchboard().leave(self)
@@ -148,13 +148,13 @@ class Wakeup:
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
-        with self._changed:
+        with self._changed.lock:
             self._waiters += 1
         try:
             self.attend()
             yield
         finally:
-            with self._changed:
+            with self._changed.lock:
                 self._waiters -= 1
                 lingering = self._linger is not None and not self._waiters
                 self._lingers_until = time.monotonic() + (self._linger or 0.0)
