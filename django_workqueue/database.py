@@ -14,6 +14,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar, cast
@@ -127,7 +128,7 @@ class Connection:
     lost: TCP tells nobody that the network has gone silent, or a proxy in it.
 
     What is set as `behind` is sent in the same message as the next statement that returns nothing, `run`, and after it
-    is committed; `finish` says whether that was so.
+    is committed; `finish` waits for its answer.
 
     Errors come out as `django.db.utils` errors with psycopg's as their cause.
     """
@@ -146,8 +147,8 @@ class Connection:
         self.application = application
         self.patience = patience
         self.until = math.inf
-        self.behind: Command | None = None
-        self._went_along = False
+        self.behind: Errand | None = None
+        self._outstanding: Errand | None = None
         self.pooled = False
         self.tables: dict[
             Any, Any
@@ -199,8 +200,7 @@ class Connection:
         alone = ordered and not self._ordered
         if alone:
             statement = BY_INDEX + statement
-        if self._wire is not None:
-            self._settle(self._wire)
+        self.finish()
         with wrapper.wrap_database_errors:
             if self.pooled:
                 return self._execute_pooled(cursor, statement, params)
@@ -212,35 +212,36 @@ class Connection:
     def run(self, statement: str, params: Mapping[str, Any]) -> None:
         """Run one statement that returns nothing, prepared, in a transaction of its own."""
         wrapper, _ = self._open()
-        wire, self._went_along = self._wire, False
+        wire = self._wire
         if wire is None or not wire.takes(statement, params):
             self.execute(statement, params)
             return
-        self._settle(wire)
-        behind, self.behind = self.behind, None
+        self.finish()
+        errand, self.behind = self.behind, None
         with wrapper.wrap_database_errors:
-            wire.execute((statement, params), behind)
-        self._went_along = behind is not None
+            wire.execute((statement, params), None if errand is None else errand.command)
+        self._outstanding = errand
+        if errand is not None:
+            errand.sent = True
 
-    def finish(self) -> bool:
-        """Whether something went along behind the last statement that returned nothing; raises its error."""
-        went_along, self._went_along = self._went_along, False
-        if went_along and self._wire is not None and self._wrapper is not None:
-            with self._wrapper.wrap_database_errors:
-                self._wire.finish()
-        return went_along
-
-    def _settle(self, wire: Wire) -> None:
-        """Take an answer that nobody has asked for."""
+    def finish(self) -> None:
+        """Wait for the answer to what went along behind the last statement, if that is outstanding; it is told so."""
+        if self._wire is None:
+            return
+        errand, self._outstanding = self._outstanding, None
         try:
-            wire.finish()
-        except psycopg.Error:  # if it is of the connection, the next statement says so as well
-            self._went_along = False
+            self._wire.finish()
+        except psycopg.Error as error:
+            if errand is not None:
+                errand.error = error
+        else:
+            if errand is not None:
+                errand.done = True
 
     def close(self) -> None:
         """Give the connection back. Idempotent; the next statement opens another."""
         wrapper, self._wrapper, self._cursor = self._wrapper, None, None
-        self._wire, self._went_along = None, False
+        self._wire = self._outstanding = None
         if wrapper is not None:
             with contextlib.suppress(Exception):
                 wrapper.close()
@@ -248,7 +249,7 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: drop the parent's connection without a word to the server."""
         wrapper, self._wrapper, self._cursor = self._wrapper, None, None
-        self._wire, self._went_along = None, False
+        self._wire = self._outstanding = None
         self.behind, self.until = None, math.inf  # of whoever was sending in the parent
         if wrapper is not None and wrapper.connection is not None:
             _abandoned.append(wrapper.connection)
@@ -307,6 +308,16 @@ class Connection:
                 cursor.execute("ROLLBACK")
             raise
         return last_rows(cursor)
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """What goes along behind a statement, and how far it has come: `done`, or `error`, once it is answered."""
+
+    command: Command
+    sent: bool = False
+    done: bool = False
+    error: psycopg.Error | None = None
 
 
 def bound(raw: psycopg.Connection[Any], seconds: Callable[[], float]) -> None:

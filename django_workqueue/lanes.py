@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+import psycopg
 from django.core import mail
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from . import conf, metrics, notify
 from .batcher import Batcher, Disposition
@@ -53,7 +54,7 @@ class Commits:
         self.batcher = Batcher(
             name=f"workqueue-enqueue-{alias}",
             batch_max=conf.batch_max,
-            classify=lambda error: _DISPOSITIONS[verdict(error)],
+            classify=_disposition,
             disconnect=self._disconnect,
             forget=self.connection.forget,
             idle_after=_idle_after,
@@ -112,32 +113,31 @@ class CommitLane(ABC, Generic[E, R]):
         return commits(self.using if self.using is not None else conf.database())
 
     def write(self, entries: list[E]) -> Sequence[R] | None:
-        """Called by the batcher, on its thread."""
+        """Called by the batcher, on its thread or a caller's own."""
         commits = self.commits
         commits.waker.send_along(self.name)
         try:
             results = self.write_on(commits.connection, entries)
-        except Exception as error:
-            commits.lost = verdict(error) is Verdict.RECONNECT
+        except BaseException as error:
+            commits.lost = _disposition(error) in (Disposition.RECONNECT, Disposition.STRANGE)
             raise
         finally:
             commits.connection.behind = None
         commits.lost = False
-        self.count(commits.ledger, entries)
         return results
 
     def count(self, ledger: metrics.Ledger, entries: list[E]) -> None:
         """Count what was written, if it was enqueued."""
 
-    def after(self) -> float:
+    def after(self, entries: list[E]) -> None:
         """Wake idle workers; now and then, write what was counted; once, let people know that there is such a queue."""
         commits = self.commits
+        self.count(commits.ledger, entries)
         commits.waker.wake(self.name)
-        counts_due_in = commits.write_counts()
+        commits.write_counts()
         if not self._registered:
             self._registered = True
             register_queue(commits.connection, self.name, self._face, self._described)
-        return counts_due_in
 
     @abstractmethod
     def write_on(self, connection: Connection, entries: list[E]) -> Sequence[R] | None:
@@ -182,6 +182,12 @@ def register_queue(connection: Connection, name: str, face: str, described: dict
     connection.execute(queues.REGISTER.of(name), {"face": face, "settings": json.dumps(described)})
 
 
+def _disposition(error: BaseException) -> Disposition:
+    if not isinstance(error, (DatabaseError, InterfaceError, psycopg.Error)):
+        return Disposition.STRANGE
+    return _DISPOSITIONS[verdict(error)]
+
+
 def _idle_after() -> float:
     return IDLE_AFTER_IN_TESTS if _under_test() else IDLE_AFTER
 
@@ -197,8 +203,7 @@ class _Nudge:
 
     def write(self, entries: list[Any]) -> None: ...
 
-    def after(self) -> float:
-        return math.inf
+    def after(self, entries: list[Any]) -> None: ...
 
 
 _NUDGE = _Nudge()

@@ -1,6 +1,5 @@
 """A lane that writes nowhere: it records what it is given, holds the write, or fails, as a test wants it."""
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,9 +64,8 @@ class Recorder:
             self.batches.append(entries)
             return self.results(entries)
 
-    def after(self) -> float:
+    def after(self, entries: list[Any]) -> None:
         self.afters += 1
-        return math.inf
 
     def hold(self) -> None:
         """Writes stop half-way from now on."""
@@ -128,7 +126,8 @@ def classify(error: BaseException) -> Disposition:
         Gone: Disposition.RECONNECT,
         Conflict: Disposition.RETRY,
         Locked: Disposition.WAIT,
-    }.get(type(error), Disposition.REFUSE)
+        Refused: Disposition.REFUSE,
+    }.get(type(error), Disposition.STRANGE)
 
 
 def new_batcher(

@@ -249,9 +249,9 @@ def test_after_follows_the_answers_and_its_error_reaches_no_caller(
     answered = threading.Event()
 
     class Waking(Recorder):
-        def after(self) -> None:
+        def after(self, entries: list[Any]) -> None:
             assert answered.wait(10)
-            super().after()
+            super().after(entries)
             raise RuntimeError("no wakes today")
 
     lane = Waking()
@@ -407,7 +407,7 @@ def test_the_thread_that_writes_may_post(batcher: Batcher) -> None:
     mail = Recorder("mail")
 
     class Reentrant(Recorder):
-        def after(self) -> None:
+        def after(self, entries: list[Any]) -> None:
             batcher.post(mail, ["x"])
 
     batcher.submit(Reentrant(), ["a"], 10)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_workqueue import EnqueueTimeout, Queue
-from django_workqueue.batcher import Batcher
+from django_workqueue.batcher import Batcher, thread, writer
 from django_workqueue.exceptions import QueueClosed
 
 from .interleave import aside, wait_until
@@ -44,11 +44,11 @@ def test_a_caller_who_is_alone_writes_on_its_own_thread(batcher: Batcher) -> Non
     lane = Recorder(results=lambda entries: [entry.upper() for entry in entries])
 
     assert batcher.submit(lane, ["a", "b"], 10) == ["A", "B"]
+    wait_until(lambda: batcher._thread.rests)
     assert batcher.submit(lane, ["c"]) == ["C"]
 
     assert lane.tally.threads == {me()}
     assert lane.batches == [["a", "b"], ["c"]]
-    assert lane.afters == 2
 
 
 def test_the_first_call_of_a_process_is_the_threads(make_batcher: MakeBatcher) -> None:
@@ -183,6 +183,44 @@ def test_a_caller_that_is_interrupted_leaves_its_call_to_the_thread_on_another_c
     assert lane.written == ["a", "b"]
 
 
+@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_what_is_raised_into_a_caller_while_it_writes_is_its_own(
+    make_batcher: MakeBatcher, raised: type[BaseException]
+) -> None:
+    """As a handler's timeout is, which is an `Exception` like any other."""
+    connection = Connection()
+    batcher = resting(make_batcher(connection, at_hand=lambda: True))
+    errors = [raised()]
+    lane = Recorder(fails=lambda entries: errors.pop() if errors else None)
+
+    with pytest.raises(raised):
+        batcher.submit(lane, ["a"], 10)
+
+    wait_until(lambda: lane.written == ["a"])
+    assert connection.dropped == 1
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written == ["a", "b"]
+
+
+def test_a_caller_that_did_not_get_to_write_and_could_not_say_so_holds_nobody_up_for_long(
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ALONE_BEGINS_WITHIN", 0.05)
+    lane = Recorder()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher, "_write_alone", interrupted)
+        patch.setattr(batcher, "_leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+
+    aside(batcher.submit, lane, ["b"], 10).result(10)
+    assert lane.written == ["a", "b"]
+
+
 def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
     batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +239,7 @@ def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
     assert lane.written == ["a", "b"]
 
 
-def test_a_caller_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
+def test_a_thread_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
     batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupting(set[int]):
@@ -209,13 +247,10 @@ def test_a_caller_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
             super().add(thread)
             raise KeyboardInterrupt
 
-    lane = Recorder()
-    with monkeypatch.context() as patch:
-        patch.setattr(batcher._writer, "_threads", Interrupting(batcher._writer._threads))
-        with pytest.raises(KeyboardInterrupt):
-            batcher.submit(lane, ["a"], 10)
-        wait_until(lambda: lane.written == ["a"])
-        assert not batcher._writer.is_me()
+    monkeypatch.setattr(batcher._writer, "_threads", Interrupting(batcher._writer._threads))
+    with pytest.raises(KeyboardInterrupt), batcher._writer.as_writer():
+        pass
+    assert not batcher._writer.is_me()
 
 
 def test_a_caller_that_is_interrupted_as_it_says_by_when_takes_that_back(make_batcher: MakeBatcher) -> None:
@@ -230,6 +265,7 @@ def test_a_caller_that_is_interrupted_as_it_says_by_when_takes_that_back(make_ba
     with pytest.raises(KeyboardInterrupt):
         batcher.submit(lane, ["a"], 10)
     assert told[-1] is None
+    assert not batcher._writer.is_me()
 
 
 def test_a_caller_without_a_thread_to_leave_it_to_goes_on_itself(
@@ -272,36 +308,70 @@ def test_closing_waits_for_it_and_gives_up_on_it_in_time(batcher: Batcher) -> No
 def test_the_connection_is_told_by_when_it_has_to_answer_and_when_that_is_over(make_batcher: MakeBatcher) -> None:
     told: list[float | None] = []
     batcher, lane = resting(make_batcher(at_hand=lambda: True, answer_by=told.append)), Recorder()
+    told.clear()
 
     batcher.submit(lane, ["a"], 10)
-    batcher.submit(lane, ["b"])
 
-    deadline, *rest = told
-    assert deadline is not None
-    assert 0 < deadline - time.monotonic() <= 10
-    assert rest == [None, None, None]
+    assert told[0] is not None
+    assert 0 < told[0] - time.monotonic() <= 10
+    assert set(told[1:]) == {None}
 
 
-def test_chores_that_come_up_meanwhile_are_done_in_time(make_batcher: MakeBatcher) -> None:
-    due: list[float] = [math.inf]
+# What follows
+
+
+def test_what_follows_is_the_threads_soon_and_told_of_all_that_was_written(batcher: Batcher) -> None:
+    class Following(Recorder):
+        def after(self, entries: list[Any]) -> None:
+            followed.append((me(), entries))
+
+    followed: list[tuple[str, list[Any]]] = []
+    lane = Following()
+    wait_until(lambda: batcher._thread._rests_until > time.monotonic() + 10)
+
+    for number in range(20):
+        batcher.submit(lane, [number], 10)
+
+    wait_until(lambda: [entry for _, entries in followed for entry in entries] == [*range(20)])
+    assert {thread for thread, _ in followed} == {"test-batcher"}
+
+
+def test_nothing_that_follows_is_left_undone_at_the_end(make_batcher: MakeBatcher, monkeypatch: Any) -> None:
+    monkeypatch.setattr(thread, "FOLLOWS_WITHIN", 1000.0)
+    batcher, lane = resting(make_batcher(at_hand=lambda: True)), Recorder()
+
+    batcher.submit(lane, ["a"], 10)
+    assert batcher.rest(10)
+
+    assert lane.tally.threads == {me()}
+    assert lane.afters == 1
+
+
+def test_chores_that_come_up_with_it_are_done_in_time(make_batcher: MakeBatcher) -> None:
+    due: list[float] = [1000.0]
     done: list[str] = []
 
     def chores() -> float:
         done.append(me())
+        if due[0] < 1:
+            due[0] = 1000.0
+            return 0.02
         return due[0]
 
     class Counting(Recorder):
-        def after(self) -> float:
-            due[0] = 1000.0
-            return 0.01
+        def after(self, entries: list[Any]) -> None:
+            due[0] = 0.02
 
     batcher = resting(make_batcher(at_hand=lambda: True, chores=chores))
     before = len(done)
 
     batcher.submit(Counting(), ["a"], 10)
 
-    wait_until(lambda: len(done) > before)
+    wait_until(lambda: len(done) >= before + 2)
     assert set(done) == {"test-batcher"}
+
+
+# What it may cost
 
 
 def test_a_connection_on_which_callers_write_for_themselves_is_not_idle(make_batcher: MakeBatcher) -> None:

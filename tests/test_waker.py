@@ -69,7 +69,7 @@ class Commits:
     def write(self, entries: Sequence[int]) -> None:
         pass
 
-    def after(self) -> None:
+    def after(self, entries: Sequence[int]) -> None:
         for queue in self.queues:
             self.woken_at = time.monotonic()
             self.waker.wake(queue)
@@ -300,16 +300,17 @@ def queue(request: Any, sent: list[str], heard: Any) -> Any:
     queue.enqueue("before")
     waker = queue.source.commits.waker
     wait_until(heard)
-    wait_until(lambda: not waker._due and waker._sent[queue.name] + 2 * INTERVAL < time.monotonic())
+    wait_until(lambda: not waker._due and waker._sent.get(queue.name, 0.0) + 2 * INTERVAL < time.monotonic())
     sent.clear()
-    return queue
+    yield queue
+    wait_until(lambda: not waker._due, 30)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_wake_goes_along_with_the_enqueue_it_is_for(queue: Any, sent: list[str], heard: Any) -> None:
     queue.enqueue("a")
+    assert wait_until(heard) == [queue.name]
     assert sent == []
-    assert heard() == [queue.name]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -331,7 +332,7 @@ def test_one_that_the_server_refuses_is_sent_again_by_itself(
 ) -> None:
     monkeypatch.setattr(waker, "NOTIFY_ONE", "SELECT 1 / (%(queue)s::text = '')::int")
     queue.enqueue("a")
-    assert "refuses to wake other processes: division by zero" in caplog.text
+    wait_until(lambda: "refuses to wake other processes: division by zero" in caplog.text)
     assert wait_until(heard) == [queue.name]
     assert sent == [waker.NOTIFY]
 
@@ -353,32 +354,26 @@ def test_one_that_went_along_in_vain_is_sent_again_behind_the_inbox(
     holder.rollback()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_one_that_is_asked_for_meanwhile_is_not_taken_to_have_gone_along(
-    queue: Any, heard: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish = Connection.finish
+class Meanwhile(Commits):
+    """One whose wake goes along, and which another thread asks to wake before it is known that it has."""
 
-    def meanwhile(self: Connection) -> bool:
-        went_along = finish(self)
-        with monkeypatch.context() as patch:
-            patch.setattr(Connection, "finish", finish)
-            aside(_enqueue_inside, queue, "b").result(10)
-        return went_along
+    def write(self, entries: Sequence[int]) -> None:
+        self.waker.send_along(QUEUE)
+        self.connection.run("SELECT %(number)s::int", {"number": 1})
 
-    monkeypatch.setattr(Connection, "finish", meanwhile)
-    queue.enqueue("a")
+    def after(self, entries: Sequence[int]) -> None:
+        if self.connection._outstanding is not None:
+            aside(self.waker.wake_later, QUEUE).result(10)
+        super().after(entries)
+
+
+def test_one_that_is_asked_for_meanwhile_is_not_taken_to_have_gone_along(heard: Any) -> None:
+    commits = Meanwhile()
+    commits.commit()
     notes: list[str] = []
     wait_until(lambda: notes.extend(heard()) or len(notes) == 2)
-    assert notes == [queue.name] * 2
-
-
-def _enqueue_inside(queue: Any, what: str) -> None:
-    try:
-        with transaction.atomic():
-            queue.enqueue(what)
-    finally:
-        djangos.close()
+    assert notes == [QUEUE] * 2
+    commits.batcher.close(10)
 
 
 @pytest.mark.django_db(transaction=True)

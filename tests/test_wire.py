@@ -12,7 +12,7 @@ import pytest
 from django.db import DatabaseError, OperationalError
 
 from django_workqueue import wire
-from django_workqueue.database import Connection, Verdict, verdict
+from django_workqueue.database import Connection, Errand, Verdict, verdict
 from django_workqueue.wire import Wire
 from tests.relay import Relay, relayed
 
@@ -113,45 +113,50 @@ def test_so_does_what_there_is_no_room_for(connection: Connection, monkeypatch: 
 
 
 def test_what_goes_along_is_a_transaction_of_its_own_after_the_first(connection: Connection) -> None:
-    connection.behind = ("INSERT INTO noted SELECT count(*), pg_current_xact_id()::text FROM noted", {})
+    errand = connection.behind = Errand(
+        ("INSERT INTO noted SELECT count(*), pg_current_xact_id()::text FROM noted", {})
+    )
     connection.run(INSERT.replace("%(note)s::text", "pg_current_xact_id()::text"), {"number": 5, "flag": None})
-    assert connection.finish()
+    connection.finish()
+    assert (errand.sent, errand.done, errand.error) == (True, True, None)
     (count, second, _), (number, first, _) = noted(connection)
     assert (count, number) == (1, 5)
     assert int(second) > int(first)
-    assert not connection.finish()
 
 
 def test_it_goes_along_once(connection: Connection) -> None:
-    connection.behind = (INSERT, NOTE | {"note": "behind"})
+    connection.behind = Errand((INSERT, NOTE | {"note": "behind"}))
     connection.run(INSERT, NOTE)
+    assert connection.behind is None
     connection.run(INSERT, NOTE)
-    assert not connection.finish()
     assert sorted(row[1] for row in noted(connection)) == ["a", "a", "behind"]
 
 
 @pytest.mark.parametrize("number", [2, 13], ids=["good", "refused"])
 def test_an_answer_that_nobody_asked_for_is_in_nobodys_way(connection: Connection, number: int) -> None:
-    for _ in range(3):
-        connection.behind = (INSERT, NOTE | {"number": number})
+    errands = [Errand((INSERT, NOTE | {"number": number})) for _ in range(3)]
+    for errand in errands:
+        connection.behind = errand
         connection.run(INSERT, NOTE)
     assert len(noted(connection)) == (3 if number == 13 else 6)
-    assert connection.finish() == (number != 13)
+    assert {errand.sent for errand in errands} == {True}
+    assert {(errand.done, errand.error is None) for errand in errands} == {(number != 13, number != 13)}
 
 
 def test_its_error_is_not_the_firsts(connection: Connection) -> None:
-    connection.behind = (INSERT, NOTE | {"number": 13})
+    errand = connection.behind = Errand((INSERT, NOTE | {"number": 13}))
     connection.run(INSERT, NOTE)
-    with pytest.raises(DatabaseError, match="unlucky"):
-        connection.finish()
+    connection.finish()
+    assert "unlucky" in str(errand.error)
+    assert not errand.done
     assert noted(connection) == [(1, "a", True)]
 
 
 def test_the_firsts_error_is_not_its_own_and_then_it_does_not_count(connection: Connection) -> None:
-    connection.behind = (INSERT, NOTE | {"note": "behind"})
+    errand = connection.behind = Errand((INSERT, NOTE | {"note": "behind"}))
     with pytest.raises(DatabaseError, match="unlucky"):
         connection.run(INSERT, NOTE | {"number": 13})
-    assert not connection.finish()
+    assert not errand.sent
     assert noted(connection) == [(1, "behind", True)]
 
 
@@ -163,17 +168,18 @@ def test_a_server_process_that_ends_is_a_lost_connection(connection: Connection,
     connection.run(INSERT, NOTE)
     (row,) = connection.execute("SELECT pg_backend_pid()")
     connect().execute("SELECT pg_terminate_backend(%s, 5000)", row)
-    connection.behind = behind
+    errand = connection.behind = None if behind is None else Errand(behind)
     with pytest.raises(DatabaseError) as raised:
         connection.run(INSERT, NOTE)
     assert verdict(raised.value) is Verdict.RECONNECT
-    assert not connection.finish()
+    connection.finish()
+    assert errand is None or not errand.done
     connection.close()
     assert connection.execute("SELECT 1") == [(1,)]
 
 
 def test_one_that_ends_itself_in_the_middle_is_too(connection: Connection) -> None:
-    connection.behind = (INSERT, NOTE)
+    connection.behind = Errand((INSERT, NOTE))
     with pytest.raises(DatabaseError) as raised:
         connection.run("SELECT pg_terminate_backend(pg_backend_pid()), %(number)s::int", {"number": 1})
     assert verdict(raised.value) is Verdict.RECONNECT
@@ -222,7 +228,7 @@ def test_an_interrupt_before_anything_is_sent_does_too(
 
 
 def test_a_forked_child_inherits_neither_what_was_to_go_along_nor_by_when(connection: Connection) -> None:
-    connection.behind, connection.until = (INSERT, NOTE), 0.0
+    connection.behind, connection.until = Errand((INSERT, NOTE)), 0.0
     raw = connection.raw
     connection.forget()
     assert connection.behind is None

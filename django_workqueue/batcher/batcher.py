@@ -85,6 +85,7 @@ class Batcher:
             batch_max=self._batch_max,
             classify=self._classify,
             disconnect=self._disconnect,
+            answer_by=self._answer_by,
         )
         self._thread = WritingThread(
             name=self.name,
@@ -224,23 +225,19 @@ class Batcher:
             if call.size * call.weight > most:
                 return None
             call.admitted = call.taken = call.size
-            self._writer.batch = batch = Batch(call.lane, [call], most)
+            batch = Batch(call.lane, [call], most)
+            batch.writer = threading.get_ident()
+            self._writer.batch = batch
             return batch
 
     def _write_alone(self, call: ThreadCall, batch: Batch, timeout: float | None) -> bool:
         """Write on the caller's own thread, or if that does not succeed at once have the other go on with it."""
         deadline = deadline_in(timeout)
-        chores_in = None
-        with self._writer.turn, self._writer.as_writer():
+        with self._writer.turn:
             if not call.done:
-                try:
-                    self._answer_by(deadline)
-                    chores_in = self._writer.write_alone(batch)
-                finally:
-                    self._answer_by(None)
-        if chores_in is not None:
-            self._thread.stood_in(chores_in)
+                self._writer.write_alone(batch, deadline)
         if call.done:
+            self._thread.stood_in()
             return True
         with self._lock:
             self._thread.wake()
@@ -251,6 +248,8 @@ class Batcher:
     def _leave(self, call: Call) -> bool:
         """The caller goes; True if it was answered in the last moment."""
         with self._lock:
+            if (batch := self._writer.batch) is not None and batch.writer == threading.get_ident():
+                batch.writer = 0  # it was about to write for itself
             if not call.done:
                 self._lines.leave(call)
             self._thread.wake()  # the caller may have been interrupted just before it did

@@ -31,11 +31,8 @@ class Lane(Protocol[E, R_co]):
         come again when the connection broke before the answer, though they may have landed.
         """
 
-    def after(self) -> float:
-        """Called by the writer once the callers of a batch were answered; seconds until there will be chores.
-
-        Errors are logged.
-        """
+    def after(self, entries: list[E]) -> None:
+        """Called on the writing thread once the callers of these entries were answered. Errors are logged."""
 
 
 class Call:

@@ -1,6 +1,6 @@
 """The one thread that writes: when it starts, sleeps, waits a moment for more, lets go of its connection and ends.
 
-While it rests because nobody is in line, a caller may write in its place.
+While it rests because nobody is in line, a caller may write in its place. What follows a write is always its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .writer import Batch, Writer
 GATHER_SHARE = 0.5  # of the last write's duration: how long to wait for the callers just answered to come again
 GATHER_MAX = 0.001  # seconds
 GATHER_SKIP_MAX = 64  # batches until the next attempt, where they do not come
+FOLLOWS_WITHIN = 0.01  # seconds after somebody has written in its place
 NEVER = 1 << 62
 
 
@@ -72,10 +73,10 @@ class WritingThread:
         if self._wake.locked():
             self._wake.release()
 
-    def stood_in(self, chores_in: float) -> None:
-        """Somebody has written in its place, and in so many seconds there will be chores."""
+    def stood_in(self) -> None:
+        """Somebody has written in its place; what follows that, it is to do soon."""
         self._stood_in = True
-        if time.monotonic() + chores_in < self._rests_until:
+        if self._rests_until - time.monotonic() > FOLLOWS_WITHIN:
             with self._lock:
                 self.wake()
 
@@ -128,7 +129,8 @@ class WritingThread:
                 self._gather(batch)
                 continue
             pause, chores_due = self._idle_after(), self._do_chores()
-            if not self._ending and (self._rest(min(pause, chores_due)) or chores_due < pause):
+            rest = min(pause, chores_due, FOLLOWS_WITHIN if self._writer.followed else pause)
+            if not self._ending and (self._rest(rest) or rest < pause):
                 continue
             if not idle:
                 with self._writer.turn:
@@ -186,7 +188,7 @@ class WritingThread:
     def _retire(self) -> bool:
         """Be gone, unless somebody has lined up."""
         with self._lock:
-            if self._lines or self._writer.in_hand():
+            if self._lines or self._writer.in_hand() or self._writer.to_follow:
                 return False
             self._thread = None
             self._ending = False

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -27,6 +27,7 @@ PAUSE = 0.01  # seconds before the first repetition; doubles
 PAUSE_MAX = 1.0
 HELD_PAUSE = 0.1  # seconds that go to other lanes, if they have anything, before a batch that met a lock is tried again
 HELD_PAUSE_IDLE = 0.02  # the same if they have not
+ALONE_BEGINS_WITHIN = 1.0  # seconds until a caller who took a batch for itself is no longer waited for
 HELD_TOLD = 1.0  # seconds of that before the log hears of it
 
 
@@ -37,6 +38,7 @@ class Disposition(Enum):
     RECONNECT = "reconnect"  # connection or server gone: the same again on a new connection, until it works
     WAIT = "wait"  # somebody has locked the table: the same again until it works, other lanes meanwhile
     REFUSE = "refuse"  # somebody's entries are at fault: find out whose
+    STRANGE = "strange"  # not the database's: as well, unless it was an interrupt of whoever wrote
 
 
 class Writer:
@@ -55,17 +57,21 @@ class Writer:
         batch_max: Callable[[], int],
         classify: Callable[[BaseException], Disposition],
         disconnect: Callable[[], None],
+        answer_by: Callable[[float | None], None],
     ) -> None:
         self.turn = threading.Lock()  # guards the connection
         self.batch: Batch | None = None
         self.held: list[Batch] = []  # no two of a lane
         self.took = 0.0  # seconds of the last write
+        self.to_follow: deque[Batch] = deque()  # what callers have written themselves, and nothing has followed
+        self.followed = False  # whether the last turn had any of those
         self._name = name
         self._lock = lock
         self._lines = lines
         self._batch_max = batch_max
         self._classify = classify
         self._disconnect = disconnect
+        self._answer_by = answer_by
         self._threads: set[int] = set()  # those that would wait for themselves
         self._gone_since: float | None = None
         self._gone_told = False  # whether the log has heard of it
@@ -83,7 +89,8 @@ class Writer:
 
     def is_me(self) -> bool:
         """Whether the calling thread is one that writes, from a lane's own code for instance."""
-        return threading.get_ident() in self._threads
+        me = threading.get_ident()
+        return me in self._threads or ((batch := self.batch) is not None and batch.writer == me)
 
     def write_batch(self, deadline: float | None = None) -> Batch | None:
         """Write one batch, all of it or until the deadline or a lock. None: nobody is in line.
@@ -91,8 +98,9 @@ class Writer:
         What is refused as a whole is written in halves, down to single calls: only the culprits see the error.
         A batch left over at a deadline is gone on with by whoever writes next.
         """
+        self._take_over()
         batch = self.batch or self._next()
-        if batch is None:
+        if batch is None or batch.is_its_callers():
             return None
         while batch.groups:
             try:
@@ -111,35 +119,51 @@ class Writer:
         self._follow_up(batch)
         return batch
 
-    def write_alone(self, batch: Batch) -> float | None:
+    def write_alone(self, batch: Batch, deadline: float | None) -> None:
         """Write the batch in hand, of a single call, on its caller's own thread, in one attempt.
 
-        The seconds until there will be chores, or None: it is in hand still, for the thread to go on with.
+        What does not succeed at once stays in hand for the thread. Nothing is done here but to send the statement and
+        take its answer: wherever the caller is interrupted, it must leave nothing half done that others depend on.
         """
         (call,) = batch.calls()
+        batch.sent = list(call.part())
         try:
-            results = batch.lane.write(list(call.part()))
-        except Exception as error:  # noqa: BLE001 - the thread tries again, and tells the caller
-            if self._classify(error) is Disposition.RECONNECT:
+            self._answer_by(deadline)
+            results = batch.lane.write(batch.sent)
+        except Exception as error:
+            disposition = self._classify(error)
+            if disposition is Disposition.STRANGE:
+                self.drop_connection()
+                raise
+            if disposition is Disposition.RECONNECT:
                 self._gone(error)
-            return None
-        except BaseException:  # in the middle of whatever it was
+            return
+        except BaseException:
             self.drop_connection()
             raise
-        self._back()
+        finally:
+            self._answer_by(None)
+            batch.writer = 0
         self._answer(batch, results)
+        self.to_follow.append(batch)
         with self._lock:
             self.batch = None
-        return self._follow_up(batch)
 
-    def _follow_up(self, batch: Batch) -> float:
-        """What comes after a batch has been answered; seconds until there will be chores."""
+    def _take_over(self) -> None:
+        """Go on with what callers who wrote for themselves have left, interrupted or not."""
+        self._answer_by(None)
+        self.followed = bool(self.to_follow)
+        while self.to_follow:
+            self._follow_up(self.to_follow.popleft())
+
+    def _follow_up(self, batch: Batch) -> None:
+        """What comes after a batch has been answered."""
+        self._back()
         if batch.landed:
             try:
-                return batch.lane.after()
+                batch.lane.after(batch.landed)
             except Exception:
                 logger.exception("%s: after a batch of queue %r", self._name, batch.lane.name)
-        return math.inf
 
     def drop_connection(self) -> None:
         """A new one is opened by the next write."""
@@ -202,7 +226,7 @@ class Writer:
         pause = PAUSE
         while True:
             calls = batch.groups[-1] = [call for call in batch.groups[-1] if not call.done]
-            entries = [entry for call in calls for entry in call.part()]
+            batch.sent = entries = [entry for call in calls for entry in call.part()]
             if not entries:
                 return None
             started = time.monotonic()
@@ -210,7 +234,7 @@ class Writer:
                 results = batch.lane.write(entries)
             except Exception as error:
                 disposition = self._classify(error)
-                if disposition is Disposition.REFUSE:
+                if disposition in (Disposition.REFUSE, Disposition.STRANGE):
                     raise
                 if disposition is Disposition.WAIT:
                     raise _Held(error) from error
@@ -250,7 +274,7 @@ class Writer:
                 if not call.done and call.land(part):  # done, but not by us: given up meanwhile
                     answered.append(call)
         ring(answered)
-        batch.landed = batch.landed or any(sizes)
+        batch.landed += batch.sent
         batch.answered += len(answered)
 
     def _refuse(self, batch: Batch, error: Exception) -> None:
@@ -306,9 +330,12 @@ class Batch:
         "landed",
         "lane",
         "most",
+        "sent",
+        "taken_at",
         "told",
         "tries",
         "trouble",
+        "writer",
     )
 
     def __init__(self, lane: Lane[Any, Any], calls: list[Call], most: int) -> None:
@@ -316,12 +343,19 @@ class Batch:
         self.groups = [calls]
         self.most = most  # entries
         self.tries = CONFLICT_TRIES
-        self.landed = False  # some of it
+        self.sent: list[Any] = []  # the entries of the group that is being written
+        self.landed: list[Any] = []  # those that were
+        self.writer = 0  # the thread that is to write it, if that is its caller's own …
+        self.taken_at = time.monotonic()  # … since when
         self.answered = 0  # calls
         self.behind = 0  # calls that were in line when the first of these were answered
         self.trouble: str | None = None  # the lock that it waits for
         self.told = False  # whether the log has heard of that
         self.held_since = self.again = 0.0  # when it first met that, and when it is to be tried again
+
+    def is_its_callers(self) -> bool:
+        """Whether its caller is about to write it, which takes no time: then it has been interrupted."""
+        return self.writer != 0 and time.monotonic() - self.taken_at < ALONE_BEGINS_WITHIN
 
     def calls(self) -> list[Call]:
         """Those still to be written."""

@@ -26,7 +26,7 @@ from django_workqueue import conf
 from django_workqueue.backoff import exponential
 from django_workqueue.batcher import threads_available
 from django_workqueue.batcher.process import exiting
-from django_workqueue.database import Connection, Verdict, verdict
+from django_workqueue.database import Connection, Errand, Verdict, verdict
 from django_workqueue.exceptions import EnqueueTimeout, QueueClosed
 
 from .wakeup import wake_local
@@ -71,6 +71,7 @@ class Waker:
         self._changed = threading.Condition(self._lock)
         self._due: dict[str, float] = {}  # queues to wake, and when; 0.0 if the sending thread has been told
         self._sent: dict[str, float] = {}  # when that was last done, for as long as it matters
+        self._along: dict[str, Errand] = {}  # those that go along with what is written
         self._asked: set[str] = set()  # for which wakes, since one last went along
         self._failures = 0
         self._timer: threading.Thread | None = None
@@ -80,13 +81,13 @@ class Waker:
     def send_along(self, queue: str) -> None:
         """Have the wake for what is written next go along behind it, if it is time for one.
 
-        This and `wake` are for whoever has the connection.
+        For whoever has the connection, on whatever thread: an interrupt may come anywhere here.
         """
-        with self._lock:
-            is_time = self._sent.get(queue, -INTERVAL) + INTERVAL <= time.monotonic()
-            self._asked.clear()
-        if is_time and conf.notify():
-            self._connection.behind = (NOTIFY_ONE, {"queue": queue})
+        now = time.monotonic()
+        if self._sent.get(queue, -INTERVAL) + INTERVAL <= now and conf.notify():
+            self._sent[queue] = now
+            self._asked.discard(queue)
+            self._along[queue] = self._connection.behind = Errand((NOTIFY_ONE, {"queue": queue}))
 
     def wake(self, queue: str) -> None:
         """Wake the queue's workers, after a commit."""
@@ -115,9 +116,8 @@ class Waker:
         """Called by the batcher, on its thread. The entries only say that there is something to send."""
         self._send()
 
-    def after(self) -> float:
+    def after(self, entries: Sequence[str]) -> None:
         """Nothing."""
-        return math.inf
 
     def _ask(self, queue: str) -> bool:
         """Note that the queue is to be woken; whether that is now, and not when its interval has passed."""
@@ -138,17 +138,19 @@ class Waker:
 
     def _went_along(self, queue: str) -> bool:
         """Whether the wake was sent behind what it is for."""
-        try:
-            if not self._connection.finish():
-                return False
-        except Error as error:
-            self._failed([queue], error)
+        errand = self._along.pop(queue, None)
+        if errand is None or not errand.sent:
+            return False
+        self._connection.finish()
+        if errand.error is not None:
+            self._failed([queue], errand.error)
+        elif not errand.done:
+            return False
         else:
             self._failures = 0
             with self._lock:
                 if queue not in self._asked:  # what others have committed meanwhile may not have been there yet
                     self._due.pop(queue, None)
-                self._sent[queue] = time.monotonic()
         wake_local(self.alias, queue)
         return True
 
@@ -176,7 +178,7 @@ class Waker:
         else:
             self._failures = 0
 
-    def _failed(self, queues: Sequence[str], error: Error) -> None:
+    def _failed(self, queues: Sequence[str], error: Exception) -> None:
         judged = verdict(error)
         if judged is Verdict.RECONNECT:
             self._connection.close()
