@@ -516,7 +516,10 @@ def updates(session, partition=PLANNED):
         counted += [after - earlier for after, earlier in zip(count(), before, strict=True)]
 
 
-AUTOVACUUM = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'autovacuum worker'"
+LOOKING = (
+    "SELECT backend_type, application_name, state, query FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL"
+)
 
 
 def test_claims_and_renewals_are_all_hot(session, around, name, wait_until):
@@ -524,7 +527,7 @@ def test_claims_and_renewals_are_all_hot(session, around, name, wait_until):
     keys = [f"{i:04}" for i in range(1000)]
     whole = {"lo": [-(2**31) + 1], "since": [0], "after": [""], "hi": [2**31 - 1], "max": 0, "ask": True}
     for _ in range(20):
-        wait_until(lambda: not session.execute(AUTOVACUUM).fetchall(), 60)
+        wait_until(lambda: not session.execute(LOOKING).fetchall(), 60)
         session.execute(items.ENQUEUE.of(name), {"keys": keys, "priorities": [0] * 1000, "delays": [0] * 1000})
         with updates(session) as first:
             session.execute(items.CLAIM.of(name), whole | {"limit": 1000, "lease": LEASE, "token": 7})
@@ -534,7 +537,7 @@ def test_claims_and_renewals_are_all_hot(session, around, name, wait_until):
             break
         Table(session, name).clear()
         session.execute(f"VACUUM {PLANNED}")
-    assert first == second == [1000, 1000]
+    assert first == second == [1000, 1000], session.execute(LOOKING).fetchall()
 
 
 def test_no_index_has_a_column_that_a_claim_or_renewal_changes(session):
