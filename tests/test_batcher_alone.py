@@ -11,6 +11,7 @@ import pytest
 
 from django_workqueue import EnqueueTimeout, Queue
 from django_workqueue.batcher import Batcher, thread, writer
+from django_workqueue.batcher.writer import Batch
 from django_workqueue.exceptions import QueueClosed
 
 from .interleave import aside, wait_until
@@ -334,6 +335,22 @@ def test_what_follows_is_the_threads_soon_and_told_of_all_that_was_written(batch
 
     wait_until(lambda: [entry for _, entries in followed for entry in entries] == [*range(20)])
     assert {thread for thread, _ in followed} == {"test-batcher"}
+
+
+def test_what_was_written_just_before_the_thread_rests_is_followed_too(make_batcher: MakeBatcher) -> None:
+    lane = Recorder()
+    written = [Batch(lane, [], 1)]
+
+    def chores() -> float:
+        if written and batcher._thread._stood_in:
+            written[0].landed = ["a"]
+            batcher._writer.to_follow.append(written.pop())
+        return 1000.0
+
+    batcher = make_batcher(at_hand=lambda: True, chores=chores)
+    resting(batcher).submit(Recorder(), ["b"], 10)
+
+    wait_until(lambda: lane.afters == 1)
 
 
 def test_nothing_that_follows_is_left_undone_at_the_end(make_batcher: MakeBatcher, monkeypatch: Any) -> None:

@@ -174,7 +174,7 @@ class WritingThread:
     def _sleep(self, calls: int, timeout: float, *, rests: bool = False) -> bool:
         """Wait until so many calls are in line; False when the time passed first. May wake for nothing."""
         with self._lock:
-            if self._ending or self._lines.calls >= calls:
+            if self._ending or self._lines.calls >= calls or (rests and self._writer.to_follow):
                 return True
             self._wanted = calls
             self.rests = rests
