@@ -340,11 +340,14 @@ def test_what_follows_is_the_threads_soon_and_told_of_all_that_was_written(batch
 def test_what_was_written_just_before_the_thread_rests_is_followed_too(make_batcher: MakeBatcher) -> None:
     lane = Recorder()
     written = [Batch(lane, [], 1)]
+    followed: list[bool] = []
 
     def chores() -> float:
-        if written and batcher._thread._stood_in:
+        if followed and written and not batcher._writer.followed:  # from here on it rests for long
             written[0].landed = ["a"]
             batcher._writer.to_follow.append(written.pop())
+        elif batcher._writer.followed:
+            followed.append(True)
         return 1000.0
 
     batcher = make_batcher(at_hand=lambda: True, chores=chores)
