@@ -334,20 +334,18 @@ def test_what_follows_is_the_threads_soon_and_told_of_all_that_was_written(batch
         batcher.submit(lane, [number], 10)
 
     wait_until(lambda: [entry for _, entries in followed for entry in entries] == [*range(20)])
-    assert {thread for thread, _ in followed} == {"test-batcher"}
+    assert {name for name, _ in followed} == {"test-batcher"}
 
 
 def test_what_was_written_just_before_the_thread_rests_is_followed_too(make_batcher: MakeBatcher) -> None:
     lane = Recorder()
     written = [Batch(lane, [], 1)]
-    followed: list[bool] = []
 
     def chores() -> float:
-        if followed and written and not batcher._writer.followed:  # from here on it rests for long
+        since = time.monotonic() - batcher._writer.followed_at
+        if written and thread.FOLLOWS_OFTEN < since < math.inf:  # from here on it rests for long
             written[0].landed = ["a"]
             batcher._writer.to_follow.append(written.pop())
-        elif batcher._writer.followed:
-            followed.append(True)
         return 1000.0
 
     batcher = make_batcher(at_hand=lambda: True, chores=chores)

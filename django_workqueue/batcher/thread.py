@@ -17,7 +17,8 @@ from .writer import Batch, Writer
 GATHER_SHARE = 0.5  # of the last write's duration: how long to wait for the callers just answered to come again
 GATHER_MAX = 0.001  # seconds
 GATHER_SKIP_MAX = 64  # batches until the next attempt, where they do not come
-FOLLOWS_WITHIN = 0.01  # seconds after somebody has written in its place
+FOLLOWS_WITHIN = 0.01  # seconds until what somebody has written in its place is followed up …
+FOLLOWS_OFTEN = 0.1  # … and for which, after that, it looks for more as often, and need not be woken
 NEVER = 1 << 62
 
 
@@ -129,7 +130,8 @@ class WritingThread:
                 self._gather(batch)
                 continue
             pause, chores_due = self._idle_after(), self._do_chores()
-            rest = min(pause, chores_due, FOLLOWS_WITHIN if self._writer.followed else pause)
+            often = time.monotonic() - self._writer.followed_at < FOLLOWS_OFTEN
+            rest = min(pause, chores_due, FOLLOWS_WITHIN if often else pause)
             if not self._ending and (self._rest(rest) or rest < pause):
                 continue
             if not idle:

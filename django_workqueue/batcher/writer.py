@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -64,7 +65,7 @@ class Writer:
         self.held: list[Batch] = []  # no two of a lane
         self.took = 0.0  # seconds of the last write
         self.to_follow: deque[Batch] = deque()  # what callers have written themselves, and nothing has followed
-        self.followed = False  # whether the last turn had any of those
+        self.followed_at = -math.inf  # when there last was any of that
         self._name = name
         self._lock = lock
         self._lines = lines
@@ -116,7 +117,7 @@ class Writer:
                 self._answer(batch, results)
         with self._lock:
             self.batch = None
-        self._follow_up(batch)
+        self._follow(batch.lane, batch.landed)
         return batch
 
     def write_alone(self, batch: Batch, deadline: float | None) -> None:
@@ -152,18 +153,24 @@ class Writer:
     def _take_over(self) -> None:
         """Go on with what callers who wrote for themselves have left, interrupted or not."""
         self._answer_by(None)
-        self.followed = bool(self.to_follow)
-        while self.to_follow:
-            self._follow_up(self.to_follow.popleft())
-
-    def _follow_up(self, batch: Batch) -> None:
-        """What comes after a batch has been answered."""
+        if not self.to_follow:
+            return
+        self.followed_at = time.monotonic()
         self._back()
-        if batch.landed:
+        landed: dict[Lane[Any, Any], list[Any]] = {}
+        while self.to_follow:
+            batch = self.to_follow.popleft()
+            landed.setdefault(batch.lane, []).extend(batch.landed)
+        for lane, entries in landed.items():
+            self._follow(lane, entries)
+
+    def _follow(self, lane: Lane[Any, Any], entries: list[Any]) -> None:
+        """What comes after the callers of these entries were answered."""
+        if entries:
             try:
-                batch.lane.after(batch.landed)
+                lane.after(entries)
             except Exception:
-                logger.exception("%s: after a batch of queue %r", self._name, batch.lane.name)
+                logger.exception("%s: after a batch of queue %r", self._name, lane.name)
 
     def drop_connection(self) -> None:
         """A new one is opened by the next write."""
