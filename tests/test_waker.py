@@ -377,34 +377,6 @@ def test_one_that_is_asked_for_meanwhile_is_not_taken_to_have_gone_along(heard: 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_interrupt_wherever_it_comes_is_in_nobody_elses_way(queue: Any) -> None:
-    places = 0
-    while _enqueue_interrupted(queue, places):
-        places += 1
-        aside(queue.enqueue, "b", timeout=10).result(20)
-        wait_until(lambda: queue.source.commits.batcher._thread.rests)
-    assert places > 100
-
-
-def _enqueue_interrupted(queue: Any, place: int) -> bool:
-    """Enqueue, and be interrupted where a signal could at the n-th place; False when it does not come to that."""
-    places = iter(range(place))
-
-    def interrupt(_frame: Any, event: str, _argument: Any) -> None:
-        if event in ("call", "c_return") and next(places, None) is None:
-            raise KeyboardInterrupt
-
-    try:
-        sys.setprofile(interrupt)
-        queue.enqueue("a", timeout=10)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
-@pytest.mark.django_db(transaction=True)
 def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
     settings.WORKQUEUE_NOTIFY = False
     queue.enqueue("a")
