@@ -166,24 +166,6 @@ def test_what_is_refused_is_its_callers_error_and_the_next_is_written(batcher: B
     assert lane.written == ["good"]
 
 
-def test_a_caller_that_is_interrupted_leaves_its_call_to_the_thread_on_another_connection(
-    make_batcher: MakeBatcher,
-) -> None:
-    connection = Connection()
-    batcher = resting(make_batcher(connection, at_hand=lambda: True))
-    interrupts = [KeyboardInterrupt()]
-    lane = Recorder(fails=lambda entries: interrupts.pop() if interrupts else None)
-
-    with pytest.raises(KeyboardInterrupt):
-        batcher.submit(lane, ["a"], 10)
-
-    wait_until(lambda: lane.written == ["a"])
-    assert connection.dropped == 1
-    wait_until(lambda: batcher._thread.rests)
-    batcher.submit(lane, ["b"], 10)
-    assert lane.written == ["a", "b"]
-
-
 @pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_what_is_raised_into_a_caller_while_it_writes_is_its_own(
     make_batcher: MakeBatcher, raised: type[BaseException]
