@@ -82,9 +82,12 @@ _RECONNECT = {
 }
 
 
+ERRORS = (DatabaseError, InterfaceError, psycopg.Error)  # the database's, as opposed to anybody's
+
+
 def verdict(error: BaseException) -> Verdict:
     """Judge a database error, Django's or psycopg's."""
-    if not isinstance(error, (DatabaseError, InterfaceError, psycopg.Error)):
+    if not isinstance(error, ERRORS):
         return Verdict.REFUSED
     state = sqlstate(error)
     if state is None:

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-import psycopg
 from django.core import mail
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import connections
 
 from . import conf, metrics, notify
 from .batcher import Batcher, Disposition
-from .database import Connection, Verdict, verdict
+from .database import ERRORS, Connection, Verdict, verdict
 from .forks import Lock
 from .sql import queues
 
@@ -183,7 +182,7 @@ def register_queue(connection: Connection, name: str, face: str, described: dict
 
 
 def _disposition(error: BaseException) -> Disposition:
-    if not isinstance(error, (DatabaseError, InterfaceError, psycopg.Error)):
+    if not isinstance(error, ERRORS):
         return Disposition.STRANGE
     return _DISPOSITIONS[verdict(error)]
 
