@@ -466,6 +466,8 @@ def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
             made = ", ".join("set_config(%s, %s, true)" for _ in settings)
             cursor.execute(f"SELECT {made}", [each for setting in settings.items() for each in setting])
         yield
+        with connections[alias].cursor() as cursor:  # what undoes it must not be given up half-way
+            cursor.execute("SET LOCAL statement_timeout = 0")
         transaction.set_rollback(True, using=alias)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_workqueue import EnqueueTimeout, Queue
+from django_workqueue import EnqueueTimeout, Queue, lanes
 from django_workqueue.batcher import Batcher, thread, writer
 from django_workqueue.batcher.writer import Batch
 from django_workqueue.exceptions import QueueClosed
@@ -414,9 +414,11 @@ def relay() -> Iterator[Relay]:
 
 
 @pytest.fixture
-def far(relay: Relay) -> Iterator[Queue[str]]:
-    """A queue of the usual database, by way of the relay."""
+def far(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue[str]]:
+    """A queue of the usual database, by way of the relay; a connection once opened stays, however busy the machine."""
+    monkeypatch.setattr(lanes, "IDLE_AFTER_IN_TESTS", 60)
     yield Queue("alone", using="other")
+    lanes.rest(10)
     gc.collect()  # an error's traceback would keep it, and with it the alias, for the tests that follow
 
 

@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_workqueue import JobQueue, Queue, stats
+from django_workqueue.database import CANCELLED, brief, sqlstate
 from django_workqueue.models import WorkItem, WorkJob
 
 pytestmark = pytest.mark.django_db
@@ -64,6 +65,12 @@ _prefixes = itertools.count(1)
 def execute(sql: str, *params: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(sql.replace("{now}", "statement_timestamp()"), params or None)
+
+
+def setting(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [name])
+        return str(cursor.fetchone()[0])
 
 
 def add(
@@ -278,6 +285,34 @@ def test_a_table_of_few_pages_is_counted_exactly_whatever_it_holds(monkeypatch):
     for add_some in CROWDS.values():
         add_some(300)
     assert counts(bounded()) == counts(exact())
+
+
+def test_what_was_looked_at_briefly_is_not_undone_in_a_hurry():
+    """Or it could be given up half-way, and the caller's transaction with it."""
+    undone = []
+
+    def watch(execute, sql, params, many, context):
+        if sql.startswith("ROLLBACK"):
+            with context["cursor"].connection.cursor() as cursor:
+                undone.append(cursor.execute("SHOW statement_timeout").fetchone()[0])
+        return execute(sql, params, many, context)
+
+    before = setting("statement_timeout")
+    with connection.execute_wrapper(watch), brief("default", timedelta(seconds=7)):
+        assert setting("statement_timeout") == "7s"
+    assert undone == ["0"]
+    assert setting("statement_timeout") == before
+
+
+def test_time_that_is_up_when_all_was_seen_costs_the_look_and_nothing_else():
+    def dawdle(execute, sql, params, many, context):
+        return execute("SELECT pg_sleep(9)" if sql.startswith("SET LOCAL") else sql, params, many, context)
+
+    look = brief("default", timedelta(milliseconds=20))
+    with pytest.raises(OperationalError) as refused, connection.execute_wrapper(dawdle), look:
+        pass
+    assert sqlstate(refused.value) == CANCELLED
+    assert setting("server_version_num")  # the caller's transaction goes on
 
 
 def test_an_estimate_is_never_less_than_what_was_seen(shortsighted, monkeypatch):

@@ -12,9 +12,9 @@ from django_workqueue import JobQueue
 from tests import conftest as house
 from tests.conftest import Connect
 from tests.jobs.table import JobTable
-from tests.keyed.conftest import db, looking_from_the_beginning_is_cheap, name
+from tests.keyed.conftest import db, looking_from_the_beginning_is_cheap, name, own
 
-__all__ = ["connect", "db", "looking_from_the_beginning_is_cheap", "make_queue", "name", "queue", "table"]
+__all__ = ["connect", "db", "looking_from_the_beginning_is_cheap", "make_queue", "name", "own", "queue", "table"]
 
 MakeQueue = Callable[..., JobQueue]
 

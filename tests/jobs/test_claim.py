@@ -229,11 +229,11 @@ def test_a_lapsed_job_with_no_attempts_left_becomes_dead_and_is_not_run_again(ma
     assert row.last_error == "LeaseLapsed: the lease lapsed during the last attempt"
 
 
-def test_a_lapsed_last_attempt_that_never_started_gets_its_attempt_back(make_queue, table):
+def test_a_lapsed_last_attempt_that_never_started_gets_its_attempt_back(make_queue, table, own):
     """A worker's claims are no starts: those are marked one by one, just before."""
     queue = make_queue(max_attempts=1)
     started, unstarted = queue.enqueue_many("mail", range(2))
-    source, own = queue.source, queue.source.commits.connection
+    source = queue.source
     claim = source.claim_on(own, 10, MINUTE, ["mail"])
     assert [job.attempts for job in claim.works] == [1, 1]
     assert source.start_on(own, claim.works[:1]) == claim.works[:1]
@@ -243,9 +243,9 @@ def test_a_lapsed_last_attempt_that_never_started_gets_its_attempt_back(make_que
     assert queue.get(started).status == JobStatus.DEAD
 
 
-def test_a_start_is_refused_to_whom_the_lease_is_no_longer(queue, table):
+def test_a_start_is_refused_to_whom_the_lease_is_no_longer(queue, table, own):
     number = queue.enqueue("mail", max_attempts=1)
-    source, own = queue.source, queue.source.commits.connection
+    source = queue.source
     (late,) = source.claim_on(own, 10, MINUTE, ["mail"]).works
     table.lapse(number)
     (job,) = source.claim_on(own, 10, MINUTE, ["mail"]).works
@@ -255,10 +255,10 @@ def test_a_start_is_refused_to_whom_the_lease_is_no_longer(queue, table):
     assert source.start_on(own, [job]) == []
 
 
-def test_worker_ids_grow_only_with_a_counted_start(make_queue, table):
+def test_worker_ids_grow_only_with_a_counted_start(make_queue, table, own):
     queue = make_queue(max_attempts=2)
     number = queue.enqueue("mail")
-    source, own = queue.source, queue.source.commits.connection
+    source = queue.source
 
     def workers():
         return len(queue.get(number).worker_ids)

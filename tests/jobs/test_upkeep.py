@@ -222,11 +222,11 @@ def ended(queue, table, ago):
     ],
 )
 def test_completed_and_cancelled_jobs_are_kept_for_the_retention_and_dead_ones_for_theirs(
-    make_queue, table, options, ago, left
+    make_queue, table, own, options, ago, left
 ):
     queue = make_queue(**options)
     made = ended(queue, table, ago)
-    queue.source.maintain_on(queue.source.commits.connection)
+    queue.source.maintain_on(own)
     assert [state for state in map(table.state, made) if state != "absent"] == left
 
 
@@ -250,9 +250,9 @@ def test_a_retention_of_0_is_fenced_too(make_queue, table):
     assert queue.complete(job) == 1
 
 
-def test_maintenance_buries_what_lapsed_on_its_last_attempt(queue, table):
+def test_maintenance_buries_what_lapsed_on_its_last_attempt(queue, table, own):
     started, unstarted = queue.enqueue_many("mail", range(2), max_attempts=1)
-    source, own = queue.source, queue.source.commits.connection
+    source = queue.source
     claim = source.claim_on(own, 10, MINUTE, None)
     source.start_on(own, claim.works[:1])
     table.lapse(started, unstarted)

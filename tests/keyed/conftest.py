@@ -14,6 +14,7 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from django_workqueue import Queue, floors
+from django_workqueue.database import Connection
 from tests import conftest as house
 from tests.conftest import Connect
 from tests.keyed.table import Table
@@ -65,6 +66,14 @@ def make_queue(db: None, name: str) -> Iterator[MakeQueue]:
 def connect(make_queue: MakeQueue, connect: Connect) -> Connect:
     """The house's, closed before the rows are deleted: a failed test leaves its transactions open."""
     return connect
+
+
+@pytest.fixture
+def own(db: None) -> Iterator[Connection]:
+    """A connection such as a worker claims on. (That of the group commit is its thread's, which goes on using it.)"""
+    connection = Connection("default", application="test")
+    yield connection
+    connection.close()
 
 
 @pytest.fixture

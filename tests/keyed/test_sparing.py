@@ -18,9 +18,10 @@ def test_items_out_of_attempts_are_found_past_any_number_of_deferred_ones(sessio
 
 
 @pytest.mark.parametrize("cheap", [True, False])
-def test_maintenance_marks_them_within_that_share_too_and_a_reap_by_hand_always(make_queue, table, monkeypatch, cheap):
+def test_maintenance_marks_them_within_that_share_too_and_a_reap_by_hand_always(
+    make_queue, table, own, monkeypatch, cheap
+):
     queue = make_queue(max_attempts=1)
-    own = queue.source.commits.connection
     monkeypatch.setattr(floors, "CHEAP", 10_000_000 if cheap else -1)
     queue.source.maintain_on(own)
     queue.enqueue("a")
