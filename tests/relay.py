@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 from django.db import connections
 
+from django_workqueue import lanes
+
 
 class Relay:
     def __init__(self, target: str | tuple[str, int], *, pooling: bool) -> None:
@@ -148,10 +150,12 @@ def relayed(*, pooling: bool = False) -> Iterator[Relay]:
 
 @contextlib.contextmanager
 def replaced(alias: str, settings: dict[str, Any]) -> Iterator[None]:
-    """New connections of our own to the alias use these settings."""
+    """Connections of our own to the alias use these settings, and none that was open before or is afterwards."""
     before = connections.settings[alias]
+    lanes.rest(10)
     connections.settings[alias] = settings
     try:
         yield
     finally:
         connections.settings[alias] = before
+        lanes.rest(10)

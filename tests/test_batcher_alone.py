@@ -418,7 +418,6 @@ def far(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue[str]]:
     """A queue of the usual database, by way of the relay; a connection once opened stays, however busy the machine."""
     monkeypatch.setattr(lanes, "IDLE_AFTER_IN_TESTS", 60)
     yield Queue("alone", using="other")
-    lanes.rest(10)
     gc.collect()  # an error's traceback would keep it, and with it the alias, for the tests that follow
 
 
