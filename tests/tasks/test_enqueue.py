@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -170,22 +169,10 @@ def test_an_enqueue_whose_answer_was_lost_has_its_time_all_the_same(monkeypatch:
         assert default_task_backend.get_result(result.id) == result
 
 
-def test_many_threads_enqueue_at_once_and_none_is_mixed_up() -> None:
-    results: dict[int, Any] = {}
-
-    def enqueue(number: int) -> None:
-        results[number] = tasks.echo.enqueue(number)
-        connection.close()
-
-    threads = [threading.Thread(target=enqueue, args=[number]) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert {number: default_task_backend.get_result(result.id).args for number, result in results.items()} == {
-        number: [number] for number in range(20)
-    }
-    assert all(default_task_backend.get_result(result.id) == result for result in results.values())
+def test_many_threads_enqueue_at_once_and_none_is_mixed_up(aside: Callable[..., Any]) -> None:
+    results = [each.result(30) for each in [aside(tasks.echo.enqueue, number) for number in range(20)]]
+    assert [default_task_backend.get_result(result.id).args for result in results] == [[at] for at in range(20)]
+    assert [default_task_backend.get_result(result.id) for result in results] == results
 
 
 def test_task_enqueued_is_sent_with_the_backends_class_and_the_result(sent: list[tuple[Any, Any]]) -> None:
