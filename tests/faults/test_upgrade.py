@@ -69,6 +69,8 @@ def test_a_task_that_was_renamed_waits_for_code_that_knows_both_names(stage: Sta
     old.terminate()
     assert old.wait(40) == 0
     stage.workers.remove(old)
+    late = ("--count", str(scaled(50)), "--tag", "old-late")  # the other may be through: workers take long to start
+    stage.produce("faults-tasks", *late, FAULTS_VERSION="old", **tasks)
     wait_until(lambda: all(each.poll() is not None for each in stage.producers), 60)
     module = "tests.faults.works.renamed"
     wait_until(lambda: stage.ask_server(OF_KIND, [f"{module}.proclaim"])[0][0] == 0, 60)
