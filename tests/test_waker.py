@@ -376,6 +376,25 @@ def test_one_that_is_asked_for_meanwhile_is_not_taken_to_have_gone_along(heard: 
     commits.batcher.close(10)
 
 
+class Otherwise(Commits):
+    """One whose statement is not of the kind behind which anything goes along."""
+
+    def write(self, entries: Sequence[int]) -> None:
+        self.waker.send_along(QUEUE)
+        self.connection.execute("SELECT 1")
+
+
+def test_one_that_could_not_go_along_is_sent_at_once(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits, put_off = Otherwise(), list[float]()
+    monkeypatch.setattr(commits.waker, "_set_timer", put_off.append)
+    commits.commit()
+    notes: list[str] = []
+    wait_until(lambda: notes.extend(heard()) or notes)
+    assert notes == [QUEUE]
+    assert put_off == []
+    commits.batcher.close(10)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
     settings.WORKQUEUE_NOTIFY = False

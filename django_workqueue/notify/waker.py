@@ -139,7 +139,10 @@ class Waker:
     def _went_along(self, queue: str) -> bool:
         """Whether the wake was sent behind what it is for."""
         errand = self._along.pop(queue, None)
-        if errand is None or not errand.sent:
+        if errand is None:
+            return False
+        if not errand.sent:  # what was written travels otherwise, or came to nothing
+            self._sent.pop(queue, None)
             return False
         self._connection.finish()
         if errand.error is not None:
