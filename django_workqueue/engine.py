@@ -168,6 +168,13 @@ class Source(ABC):
         """Lease up to `limit` due pieces of work; what cannot be decoded is released with its error."""
 
     @abstractmethod
+    def next_due_on(self, connection: Connection, kinds: Iterable[str] | None, within: timedelta) -> timedelta | None:
+        """In how long the first of what is scheduled comes due, perhaps of another kind; None: not within that time.
+
+        An answer to sleep by, which nothing depends on: it may overlook what has an unusual priority.
+        """
+
+    @abstractmethod
     def idents(self, works: Sequence[Any]) -> list[Any]:
         """What `extend_on`, `held_on` and `Fence.lost` know each piece of work by, in order: plain `str` or `int`."""
 

@@ -75,6 +75,12 @@ class Floors:
         """Whether looking from the beginning has become too dear to do at every claim."""
         return self._dear
 
+    @property
+    def ranks(self) -> list[int]:
+        """The priorities in use, as far as is known."""
+        with self._lock:
+            return list(self._floors)
+
     def wants_discovery(self) -> bool:
         """Whether the priorities in use should be asked for before the next look; the answer holds for a while."""
         with self._lock:

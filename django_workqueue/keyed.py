@@ -131,6 +131,10 @@ class KeyedSource(LeasingSource):
         """Lease due items; keys that do not decode are released with their error."""
         return self._claim(self.table(connection), limit, lease)
 
+    def next_due_on(self, connection: Connection, kinds: Iterable[str] | None, within: timedelta) -> timedelta | None:
+        """In how long the first of what is scheduled comes due; None: not within that time."""
+        return self.next_due_among(self.table(connection), self.floors, within)
+
     def _claim(self, table: WorkItemQuerySet, limit: int, lease: timedelta) -> Claim:
         claim, rows = self.lease_rows(table, self._taker_of_folded(table, lease), limit, lease, self.floors)
         most = self.settings.max_attempts

@@ -205,6 +205,15 @@ class LeasingSource(Source):
             look = floors.look_again() if len(rows) < limit and not look.beginning else None
         return self._ordered(fence, lease, rows, full=len(rows) >= limit)
 
+    def next_due_among(self, table: Any, floors: Floors, within: timedelta) -> timedelta | None:
+        """In how long the first of what is scheduled comes due; None: not within that time.
+
+        At the priorities in use: where these are not cheap to find out, at those known.
+        """
+        ranks = {*floors.ranks, *(() if floors.dear else self.discover(table))}
+        due = table.next_due(self.name, sorted(ranks), within=within)
+        return None if due is None else timedelta(microseconds=due)
+
     def lease_rows_inside(
         self, table: WorkQuerySet[Any], take: Take, limit: int, lease: timedelta
     ) -> tuple[Claim, list[Row]]:

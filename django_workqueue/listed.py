@@ -140,6 +140,11 @@ class ListedSource(LeasingSource):
         claim.full = claim.full or found
         return claim
 
+    def next_due_on(self, connection: Connection, kinds: Iterable[str] | None, within: timedelta) -> timedelta | None:
+        """In how long the first of what is scheduled comes due, of whatever kind; None: not within that time."""
+        floors = self.floors_of(None if kinds is None else sorted(kinds))
+        return self.next_due_among(self.table(connection), floors, within)
+
     def _claim(
         self, table: WorkJobQuerySet, limit: int, lease: timedelta, kinds: list[str] | None, *, mark: bool
     ) -> Claim:

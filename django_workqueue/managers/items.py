@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.db import models
 
@@ -85,6 +85,11 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""
         return [rank for (rank,) in self.send(items.DISCOVER, queue, {"limit": limit})]
+
+    def next_due(self, queue: str, ranks: Sequence[int], *, within: timedelta) -> int | None:
+        """In how many µs the first of what is scheduled at these ranks comes due, if it does within that time."""
+        params = {"ranks": list(ranks), "within": microseconds(within)}
+        return cast("int | None", self.send(items.NEXT_DUE, queue, params)[0][0])
 
     def complete(
         self, queue: str, keys: Sequence[str], tokens: Sequence[int] | int | None = None, *, keep: bool = True

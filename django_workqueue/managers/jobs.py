@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.db import models
 
@@ -145,6 +145,11 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""
         return [rank for (rank,) in self.send(jobs.DISCOVER, queue, {"limit": limit})]
+
+    def next_due(self, queue: str, ranks: Sequence[int], *, within: timedelta) -> int | None:
+        """In how many µs the first of what is scheduled at these ranks comes due, if it does within that time."""
+        params = {"ranks": list(ranks), "within": microseconds(within)}
+        return cast("int | None", self.send(jobs.NEXT_DUE, queue, params)[0][0])
 
     def waiting_kinds(self, queue: str, *, known: list[str], hopeless: list[str], limit: int) -> list[str]:
         """Which kinds of task are due that are not known, among the first `limit` jobs that are not hopeless."""

@@ -7,6 +7,7 @@ statistics say; the time is `statement_timestamp()`, taken in the locking CTE an
 waiting lock is taken in key order.
 """
 
+from .due import next_due
 from .statement import Statement
 
 # What was asked for again during its last attempt starts afresh, so that it always has one left. What waits was
@@ -157,6 +158,8 @@ DISCOVER = Statement(
     f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
     ordered=True,
 )
+
+NEXT_DUE = next_due("item", table="workqueue_item", still_open=OPEN, ident="key")
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
 # wants one to be there: an item that was never claimed has no token, and nor has a waiting row.

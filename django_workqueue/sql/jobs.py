@@ -1,5 +1,6 @@
 """The job queue's statements. They have the shape of the keyed queue's (see `items`), on ids instead of keys."""
 
+from .due import next_due
 from .statement import Statement
 
 # A lapsed lease on the last attempt is due again only if its handler never started.
@@ -166,6 +167,8 @@ DISCOVER = Statement(
     f"WITH RECURSIVE {_RANKS} SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(limit)s::int",
     ordered=True,
 )
+
+NEXT_DUE = next_due("job", table="workqueue_job", still_open=OPEN, ident="id")
 
 # Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
 _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"

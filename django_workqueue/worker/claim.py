@@ -6,8 +6,10 @@ reach the disk.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from time import monotonic, sleep
 from typing import Protocol
 
@@ -196,6 +198,16 @@ class Claimer:
         if not claim.full:
             lane.low = -1
         look.found(len(claim.works), sent_at=sent_at, was_woken=was_woken, poll=self._poll * random.uniform(0.8, 1.2))
+        if not claim.full and self._busy is None:
+            self._ask_what_is_scheduled(look)
+
+    def _ask_what_is_scheduled(self, look: Look) -> None:
+        """Nobody rings when that comes due."""
+        now = monotonic()
+        if look.at > now and look.may_ask(now):
+            lane, within = look.lane, timedelta(seconds=look.at - now)
+            due = lane.source.next_due_on(self._connection, lane.kinds, within)
+            look.scheduled(math.inf if due is None else due.total_seconds(), asked_at=now)
 
     def _take_in_hand(self, lane: Lane, claim: Claim) -> None:
         lane.tally.claimed += len(claim.works)

@@ -15,6 +15,8 @@ from .lane import Lane
 FLOOR = 0.005  # seconds; see Look.found
 GRAIN = 0.02  # seconds to which the times are rounded up at which work comes due, …
 MOST_DUES = 500  # … and how many of them are remembered; for the rest there is the poll
+ASKS_EVERY = 0.1  # seconds: how often it is asked when what is scheduled comes due …
+ASKS_SHARE = 100  # … and if that takes x, not again within 100 x
 
 
 class Look:
@@ -29,6 +31,8 @@ class Look:
         self._looked_at = 0.0
         self._announced: deque[float] = deque()  # when work will come due, as the settler has it …
         self._dues: list[float] = []  # … and as a heap, which is the claimer's alone
+        self._scheduled = math.inf  # when the first of what is scheduled comes due, as the database has it …
+        self._ask_at = 0.0  # … and when that may be asked again
         self.wakeup = _Latch(self, ring)
 
     def wake(self) -> None:
@@ -56,20 +60,43 @@ class Look:
         if number:
             self.dry = False
             self._floor = 0.0
-        elif was_woken:  # … which grows from one vain wake to the next, so that a herd does not run for every crumb
+        elif was_woken or self._scheduled <= sent_at:
+            # … which grows from one vain wake to the next, so that a herd does not run for every crumb
             self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
         while self._dues and self._dues[0] <= sent_at:
             heappop(self._dues)
-        self.at = min([sent_at + poll, *self._dues[:1]])
+        if self._scheduled <= sent_at:
+            self._scheduled = math.inf
+        self._look_by(min([sent_at + poll, *self._dues[:1]]))
+
+    def may_ask(self, now: float) -> bool:
+        """Whether to ask the database when work comes due; if not, there is another look when that may be asked."""
+        if now < self._ask_at:
+            self._look_by(min(self.at, self._ask_at))
+        return now >= self._ask_at
+
+    def scheduled(self, due_in: float, *, asked_at: float) -> None:
+        """The database's answer: in so many seconds, or not before the look that it was asked for."""
+        now = monotonic()
+        self._ask_at = now + max(ASKS_EVERY, ASKS_SHARE * (now - asked_at))
+        self._scheduled = max(_rounded_up(now + due_in), self._looked_at + self._floor)
+        self._look_by(self.at)
+
+    def _look_by(self, at: float) -> None:
+        self.at = min(at, self._scheduled)
         if self.woken:  # in the meantime
             self.wake()
 
     def _note_dues(self) -> None:
         while self._announced:
-            due = math.ceil(self._announced.popleft() / GRAIN) * GRAIN
+            due = _rounded_up(self._announced.popleft())
             if len(self._dues) < MOST_DUES and due not in self._dues:
                 heappush(self._dues, due)
             self.at = min(self.at, due)
+
+
+def _rounded_up(due: float) -> float:
+    return due if due == math.inf else math.ceil(due / GRAIN) * GRAIN
 
 
 class _Latch(Wakeup):

@@ -174,7 +174,7 @@ def test_a_claim_walks_the_claim_index_and_sorts_nothing(session, around, name, 
 
 @pytest.mark.parametrize(
     "statement",
-    [jobs.CLAIM, jobs.DISCOVER, jobs.BURY, jobs.PRUNE, jobs.WAITING_KINDS],
+    [jobs.CLAIM, jobs.DISCOVER, jobs.NEXT_DUE, jobs.BURY, jobs.PRUNE, jobs.WAITING_KINDS],
     ids=lambda statement: statement.name,
 )
 @pytest.mark.parametrize("ordered", [False, True])
@@ -185,7 +185,7 @@ def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_plann
     around(200)
     explained = Statement(statement.name, f"EXPLAIN (FORMAT JSON) {statement.text}", ordered=statement.ordered)
     params = claim_params(floors_at({0: (0, 0)})) | {"error": LAPSED, "outcome": "dead", "retention": 0}
-    params |= {"known": ["mail"], "hopeless": ["fax"]}
+    params |= {"known": ["mail"], "hopeless": ["fax"], "ranks": [0], "within": 1}
     own = Connection("default", application="test", ordered=ordered)
     try:
         ((plan,),) = WorkJob.objects.all().on(own).send(explained, name, params)

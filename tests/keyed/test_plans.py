@@ -253,7 +253,7 @@ def test_a_claim_keeps_to_its_index_when_the_planner_believes_that_the_queue_is_
 
 @pytest.mark.parametrize("way", ["on a connection of our own", "on a claimer's", "by hand"])
 @pytest.mark.parametrize(
-    "statement", [items.CLAIM, items.DISCOVER, items.REAP, items.STALL], ids=lambda each: each.name
+    "statement", [items.CLAIM, items.DISCOVER, items.NEXT_DUE, items.REAP, items.STALL], ids=lambda each: each.name
 )
 def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_planned(
     session, forgotten, name, way, statement, monkeypatch
@@ -261,6 +261,7 @@ def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_plann
     monkeypatch.setattr(Statement, "every", {})
     explained = Statement(statement.name, f"EXPLAIN (FORMAT JSON) {statement.text}", ordered=statement.ordered)
     params = claim_params(floors_at({0: (0, "")})) | {"retention": 0, "error": "no"}
+    params |= {"ranks": [0], "within": LEASE}
     rows = WorkItem.objects.all()
     own = Connection("default", application="test", ordered=way == "on a claimer's")
     try:
@@ -303,6 +304,17 @@ def test_a_claim_works_where_the_server_binds_the_values(queue, monkeypatch):
         assert queue.stats().completed == 1
     finally:
         connections.close_all()
+
+
+def test_what_comes_due_next_is_found_beside_any_number_that_is_due_or_comes_later(session, around, name):
+    around(MANY, priority="i %% 5", available_at="now() - i * interval '1 ms'")
+    around(MANY, key="'later' || i", priority="i %% 5", available_at="now() + interval '1 day'")
+    params = {"ranks": [-4, -3, -2, -1, 0], "within": LEASE}
+    plan = explain(session, items.NEXT_DUE.of(name), params, ordered=True)
+    assert buffers(plan) < 40
+    around(1, key="'next'", priority=3, available_at="now() + interval '30 seconds'")
+    assert 0 < WorkItem.objects.all().next_due(name, params["ranks"], within=timedelta(minutes=1)) <= 30_000_000
+    assert WorkItem.objects.all().next_due(name, [0, -4], within=timedelta(minutes=1)) is None
 
 
 def test_discover_is_a_loose_scan(session, around, name):

@@ -240,6 +240,26 @@ def test_an_idle_worker_is_woken_by_an_enqueue(queue: Queue[str], working: Worki
     assert time.monotonic() - begun < 1
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_what_is_scheduled_is_run_when_it_comes_due_though_nobody_wakes_the_worker_then(
+    queue: Queue[str], working: Working, before: bool
+) -> None:
+    """Each at its time, whether it was there before the worker or came while that had never seen any work."""
+    ran: list[tuple[str, float]] = []
+    queue.handler(lambda item: ran.append((item.key, time.monotonic())))
+    if not before:
+        wait_until(working(queue, poll=60).is_idle)
+    begun = time.monotonic()
+    queue.enqueue("second", delay=timedelta(seconds=0.9), priority=3)
+    queue.enqueue("third", delay=timedelta(seconds=1.5))
+    queue.enqueue("first", delay=timedelta(seconds=0.5), priority=-7)
+    if before:
+        working(queue, poll=60)
+    wait_until(lambda: len(ran) == 3, 20)
+    assert [key for key, _ in ran] == ["first", "second", "third"]
+    assert ran[0][1] - begun >= 0.5
+
+
 def test_work_that_failed_is_run_again_as_soon_as_its_backoff_is_over(queue: Queue[str], working: Working) -> None:
     runs: list[float] = []
 

@@ -180,6 +180,16 @@ def test_a_cancelled_job_is_noticed_within_about_a_second_and_its_outcome_droppe
     assert row(jobs, number).outcome == "cancelled"
 
 
+def test_a_job_that_is_scheduled_runs_when_it_comes_due_though_nobody_wakes_the_worker_then(
+    jobs: JobQueue, working: Working
+) -> None:
+    jobs.handler("job")(lambda job: job.payload)
+    wait_until(working(jobs, poll=60).is_idle)
+    made = [jobs.enqueue("job", each, delay=timedelta(seconds=each)) for each in (1, 0.5)]
+    wait_until(lambda: all(row(jobs, number).outcome for number in made), 20)
+    assert [row(jobs, number).result for number in made] == [1, 0.5]
+
+
 def test_a_job_that_is_cancelled_while_it_waits_in_hand_is_not_started(jobs: JobQueue, working: Working) -> None:
     gate, ran = threading.Event(), list[Any]()
 

@@ -1,5 +1,6 @@
 """The worker's smaller parts by themselves: bells, looks, budgets, targets, the line between processes."""
 
+import math
 import os
 import socket
 import threading
@@ -20,7 +21,7 @@ from django_workqueue.worker.counts import Counts
 from django_workqueue.worker.keeper import OwnKeeper
 from django_workqueue.worker.lane import HORIZON, Batch, Lane, lanes_of
 from django_workqueue.worker.line import Line, Reader, Writer, pack
-from django_workqueue.worker.look import FLOOR, Look
+from django_workqueue.worker.look import ASKS_EVERY, FLOOR, Look
 from django_workqueue.worker.outage import Outage, Patience
 from django_workqueue.worker.signals import Signals
 from django_workqueue.worker.starts import Starter
@@ -117,6 +118,50 @@ def test_what_comes_due_during_a_claim_is_not_forgotten(look: Look) -> None:
     assert now + 2.0 <= look.at <= now + 2.05
     look.found(0, sent_at=now + 2.1, was_woken=False, poll=60.0)
     assert look.at == now + 62.1
+
+
+def test_what_is_scheduled_is_looked_for_when_it_comes_due(look: Look) -> None:
+    now = time.monotonic()
+    look.woken = False
+    look.found(0, sent_at=now, was_woken=False, poll=60.0)
+    assert look.may_ask(now)
+    look.scheduled(2.0, asked_at=now)
+    assert now + 2.0 <= look.at <= now + 2.1
+    assert not look.may_ask(now)  # … and once more when it may be
+    assert now + ASKS_EVERY <= look.at < now + 1.0
+    look.found(1, sent_at=now + 0.5, was_woken=False, poll=60.0)
+    assert now + 2.0 <= look.at <= now + 2.1  # that still holds
+    look.found(0, sent_at=now + 2.2, was_woken=False, poll=60.0)
+    assert look.at == now + 62.2
+    look.scheduled(math.inf, asked_at=now)
+    assert look.at == now + 62.2
+
+
+def test_many_who_look_for_one_that_is_scheduled_are_floored_as_by_wakes(look: Look) -> None:
+    look.woken = False
+    for _ in range(8):
+        now = time.monotonic()
+        look.found(0, sent_at=now, was_woken=False, poll=5.0)
+        look.scheduled(0.0, asked_at=now)
+        look.found(0, sent_at=look.at, was_woken=False, poll=5.0)
+    look.scheduled(0.0, asked_at=now)
+    assert look.at - look._looked_at == pytest.approx(0.1)
+
+
+def test_how_often_it_is_asked_depends_on_what_that_takes(look: Look) -> None:
+    now = time.monotonic()
+    look.scheduled(math.inf, asked_at=now - 3)
+    assert not look.may_ask(now + 100 * 3)
+    assert look.may_ask(now + 100 * 3 + 50)
+
+
+def test_a_wake_while_it_is_asked_is_not_lost(look: Look) -> None:
+    now = time.monotonic()
+    look.woken = False
+    look.found(0, sent_at=now, was_woken=False, poll=60.0)
+    look.wakeup.set()
+    look.scheduled(2.0, asked_at=now)
+    assert look.at == now
 
 
 # How much to claim
