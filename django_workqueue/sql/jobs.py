@@ -175,8 +175,8 @@ _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
 _FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
       AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
 _OF_CLAIM = "q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint"
-_TIME_AND_START = f"""statement_timestamp() AS t,
-      statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
+_BEGAN = f"statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond'"
+_TIME_AND_START = f"statement_timestamp() AS t, {_BEGAN} AS began"
 
 _UTC = """'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""
 
@@ -232,7 +232,7 @@ COMPLETE_DELETE = Statement(
 )
 
 # What did not complete: again after `delays`, or dead when it is `final` or out of attempts. `uncount` is 1 where
-# the attempt does not count. The newest 20 errors are kept, each with the start that was marked.
+# the attempt does not count. The newest 20 errors are kept, each with the start of its attempt.
 FAIL = Statement(
     "job_fail",
     f"""
@@ -241,7 +241,7 @@ FAIL = Statement(
       (%(finals)s::boolean[])[{_PLACE}] AS final, (%(uncounts)s::int[])[{_PLACE}] AS n,
       (%(errors)s::text[])[{_PLACE}]::jsonb
        || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}),
-        'started', to_char(q.started_at AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts) AS e,
+        'started', to_char(COALESCE(q.started_at, {_BEGAN}) AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts) AS e,
       {_TIME_AND_START} FROM workqueue_job q
      WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
     failed AS (
@@ -347,8 +347,9 @@ BURY = Statement(
     target AS MATERIALIZED (
      SELECT x.id, x.t, x.e FROM rank CROSS JOIN LATERAL (
       SELECT q.id, statement_timestamp() AS t,
-       jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'attempt', q.attempts, 'worker', q.worker_ids ->> -1) || %(error)s::jsonb AS e
+       jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}),
+        'started', to_char(q.started_at AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts, 'worker',
+        q.worker_ids ->> -1) || %(error)s::jsonb AS e
       FROM workqueue_job q
       WHERE q.queue = {{Q}} AND {OPEN} AND -q.priority = rank.r AND q.available_at <= statement_timestamp()
        AND q.lease_until > 'epoch' AND q.lease_until <= statement_timestamp()

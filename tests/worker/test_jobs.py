@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -188,6 +188,21 @@ def test_a_job_that_is_scheduled_runs_when_it_comes_due_though_nobody_wakes_the_
     made = [jobs.enqueue("job", each, delay=timedelta(seconds=each)) for each in (1, 0.5)]
     wait_until(lambda: all(row(jobs, number).outcome for number in made), 20)
     assert [row(jobs, number).result for number in made] == [1, 0.5]
+
+
+def test_each_failed_attempt_is_on_record_with_its_start_and_its_end(jobs: JobQueue) -> None:
+    @jobs.handler("job", backoff=lambda attempts: timedelta(0))
+    def work(job: Job) -> None:
+        time.sleep(0.05)
+        raise ValueError("no")
+
+    number = jobs.enqueue("job", max_attempts=3)
+    assert Worker([jobs]).drain().failed == 3
+    errors = jobs.get(number).errors
+    assert [error["attempt"] for error in errors] == [1, 2, 3]
+    times = [datetime.fromisoformat(error[when]) for error in errors for when in ("started", "at")]
+    assert times == sorted(times)
+    assert all(end - start >= timedelta(seconds=0.05) for start, end in zip(times[::2], times[1::2], strict=True))
 
 
 def test_a_job_that_is_cancelled_while_it_waits_in_hand_is_not_started(jobs: JobQueue, working: Working) -> None:
