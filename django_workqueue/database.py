@@ -157,7 +157,13 @@ class Connection:
             Any, Any
         ] = {}  # by model, the queryset that sends here: one costs as much as a short statement
         # Each of our statements has an index to go by. A plan kept from when a table was small must not scan it later.
-        self._session = {"default_transaction_isolation": "read committed", "enable_seqscan": "off", "jit": "off"}
+        # How long a statement may take is ours to say: another's limit would be taken for a refusal.
+        self._session = {
+            "default_transaction_isolation": "read committed",
+            "enable_seqscan": "off",
+            "jit": "off",
+            "statement_timeout": "0",
+        }
         if lock_timeout is not None:
             self._session["lock_timeout"] = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
         if not synchronous_commit:

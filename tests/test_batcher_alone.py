@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_workqueue import EnqueueTimeout, Queue, lanes
-from django_workqueue.batcher import Batcher, thread, writer
+from django_workqueue.batcher import Batcher, process, thread, writer
 from django_workqueue.batcher.writer import Batch
 from django_workqueue.exceptions import QueueClosed
 
@@ -223,17 +223,41 @@ def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
 
 
 def test_a_thread_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
-    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+    make_batcher: MakeBatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupting(set[int]):
         def add(self, thread: int) -> None:
             super().add(thread)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(batcher._writer, "_threads", Interrupting(batcher._writer._threads))
-    with pytest.raises(KeyboardInterrupt), batcher._writer.as_writer():
-        pass
-    assert not batcher._writer.is_me()
+    batcher, lane = make_batcher(), Recorder()
+    monkeypatch.setattr(process, "threads_available", lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher._writer, "threads", Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+        assert not batcher._writer.is_me()
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written[-1] == "b"
+
+
+def test_a_thread_that_is_interrupted_twice_before_it_writes_can_enqueue_again(
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time while it was taking back what it was about to do."""
+    lane = Recorder()
+
+    def interrupted(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher, "_write_alone", interrupted)
+        patch.setattr(batcher, "_leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written == ["a", "b"]
 
 
 def test_a_caller_that_is_interrupted_as_it_says_by_when_takes_that_back(make_batcher: MakeBatcher) -> None:

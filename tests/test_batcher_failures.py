@@ -1,6 +1,7 @@
 """The group commit when writes fail: whose error it is, what is repeated, what is answered when nothing helps."""
 
 import asyncio
+import contextlib
 import gc
 import random
 import re
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from django_workqueue.batcher import process, threads_available, writer
+from django_workqueue.batcher import Batcher, process, threads_available, writer
 from django_workqueue.exceptions import EnqueueTimeout, WorkqueueError
 
 from .interleave import aside, wait_until
@@ -321,6 +322,53 @@ def test_an_exit_in_a_write_ends_no_more_than_that_thread(batcher: Any) -> None:
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "threads_available", lambda: False)
+
+
+class Late(Exception):
+    """What a signal's handler may raise, wherever it strikes."""
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Late])
+def test_without_threads_a_caller_interrupted_in_its_write_drops_the_connection_and_goes_on(
+    make_batcher: MakeBatcher, no_threads: None, interrupt: type[BaseException]
+) -> None:
+    connection = Connection()
+    batcher = make_batcher(connection)
+    lane = Recorder(fails=lambda entries: interrupt() if len(lane.attempts) == 1 else None)
+    with pytest.raises(interrupt):
+        batcher.submit(lane, ["a"], 10)
+    assert connection.dropped == 1
+    batcher.submit(lane, ["b"], 10)
+    assert lane.written[-1] == "b"
+
+
+@pytest.mark.parametrize("call", [lambda batcher: batcher.submit(Recorder(), ["a"], 10), Batcher.rest])
+def test_without_threads_an_interrupt_never_leaves_the_turn_taken(
+    make_batcher: MakeBatcher, no_threads: None, monkeypatch: pytest.MonkeyPatch, call: Callable[[Batcher], Any]
+) -> None:
+    """It strikes at the end of a call, and so before what would release the lock that the call has acquired."""
+
+    class Turn:
+        def __init__(self) -> None:
+            lock = threading.Lock()
+            self.locked, self.release = lock.locked, lock.release
+            self.__lock = lock
+
+        def acquire(self, *args: Any, **how: Any) -> bool:
+            self.__lock.acquire(*args, **how)
+            raise KeyboardInterrupt
+
+        def __enter__(self) -> None:
+            self.__lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.__lock.release()
+
+    batcher = make_batcher()
+    monkeypatch.setattr(batcher._writer, "turn", Turn())
+    with contextlib.suppress(KeyboardInterrupt):
+        call(batcher)
+    assert not batcher._writer.turn.locked()
 
 
 @pytest.mark.parametrize(

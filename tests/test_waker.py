@@ -395,6 +395,20 @@ def test_one_that_could_not_go_along_is_sent_at_once(heard: Any, monkeypatch: py
     commits.batcher.close(10)
 
 
+def test_what_is_written_after_a_wake_that_went_along_has_one_of_its_own(heard: Any) -> None:
+    """Two callers who wrote for themselves, one soon after the other, and only then what follows both."""
+    commits = Commits()
+    for number in (1, 2):
+        commits.waker.send_along(QUEUE)
+        commits.connection.run("SELECT %(number)s::int", {"number": number})
+        commits.connection.behind = None
+    commits.waker.wake(QUEUE)
+    notes: list[str] = []
+    wait_until(lambda: notes.extend(heard()) or len(notes) == 2)
+    assert notes == [QUEUE] * 2
+    commits.batcher.close(10)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
     settings.WORKQUEUE_NOTIFY = False

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ..exceptions import QueueClosed
 from . import process
-from .calls import Call, Lane, LoopCall, ThreadCall, deadline_in, lock_timeout, ring, seconds_until
+from .calls import Call, Lane, LoopCall, ThreadCall, deadline_in, is_free_within, ring, seconds_until
 from .lines import Lines
 from .thread import WritingThread
 from .writer import Batch, Disposition, Writer
@@ -304,19 +304,24 @@ class Batcher:
         """Without a thread: write on the caller's own until its call is answered, those of others included."""
         deadline = deadline_in(timeout)
         writer = self._writer
-        if not writer.turn.acquire(timeout=lock_timeout(timeout)):
+        if not is_free_within(writer.turn, timeout):
             return False
-        try:
-            with writer.as_writer():
+        me = threading.get_ident()
+        with writer.turn:
+            try:
+                writer.threads.add(me)
                 while not call.done and seconds_until(deadline) != 0:
                     if writer.write_batch(deadline) is None:  # an interrupt has lost the call
                         break
                 if process.exiting():  # nobody comes by later to find it idle
                     writer.drop_connection()
-        except Exception as error:  # noqa: BLE001 - logged, and raised to every caller
-            self._break_down(error)
-        finally:
-            writer.turn.release()
+            except Exception as error:  # noqa: BLE001 - logged, and raised to every caller
+                self._break_down(error)
+            except BaseException:
+                writer.drop_connection()
+                raise
+            finally:
+                writer.threads.discard(me)
         return call.done
 
     def _break_down(self, error: BaseException) -> None:

@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 from ..exceptions import EnqueueTimeout, WorkqueueError
 
+FREE_EVERY = 0.002  # seconds: how often a caller who writes without a thread looks whether another is done
+
 E = TypeVar("E")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -210,3 +212,17 @@ def seconds_until(deadline: float | None) -> float | None:
 def lock_timeout(seconds: float | None) -> float:
     """As `Lock.acquire` wants it: -1 for ever, and no more than the platform can count."""
     return -1 if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX)
+
+
+def is_free_within(lock: threading.Lock, seconds: float | None) -> bool:
+    """Wait until nobody holds the lock, and leave it so; False if the time passed first.
+
+    For a `with` statement to follow. Between `acquire`, which could wait by itself, and what is to release the lock
+    again an interrupt would leave it held for ever; within `with` there is no such moment.
+    """
+    deadline = deadline_in(seconds)
+    while lock.locked():
+        if seconds_until(deadline) == 0:
+            return False
+        time.sleep(FREE_EVERY)
+    return True

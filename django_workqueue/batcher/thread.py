@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from . import process
-from .calls import lock_timeout
+from .calls import is_free_within, lock_timeout
 from .lines import Lines
 from .writer import Batch, Writer
 
@@ -90,12 +90,10 @@ class WritingThread:
         if thread is not None:
             thread.join(timeout)
             return not thread.is_alive()
-        if not self._writer.turn.acquire(timeout=lock_timeout(timeout)):
+        if not is_free_within(self._writer.turn, timeout):
             return False
-        try:
+        with self._writer.turn:
             self._writer.drop_connection()
-        finally:
-            self._writer.turn.release()
         return True
 
     def _start(self) -> bool:
@@ -112,13 +110,16 @@ class WritingThread:
         return True
 
     def _run(self) -> None:
-        with self._writer.as_writer():
-            try:
-                self._serve()
-            except BaseException as error:  # noqa: BLE001 - logged, and raised to every caller
-                with self._lock:
-                    self._thread = None
-                self._failed(error)
+        me = threading.get_ident()
+        try:
+            self._writer.threads.add(me)
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - logged, and raised to every caller
+            with self._lock:
+                self._thread = None
+            self._failed(error)
+        finally:
+            self._writer.threads.discard(me)
 
     def _serve(self) -> None:
         idle = False

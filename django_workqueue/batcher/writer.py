@@ -5,14 +5,13 @@ Decides nothing about when; the batcher calls it, from one thread at a time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -61,6 +60,7 @@ class Writer:
         answer_by: Callable[[float | None], None],
     ) -> None:
         self.turn = threading.Lock()  # guards the connection
+        self.threads: set[int] = set()  # those that write, and so would wait for themselves
         self.batch: Batch | None = None
         self.held: list[Batch] = []  # no two of a lane
         self.took = 0.0  # seconds of the last write
@@ -73,25 +73,15 @@ class Writer:
         self._classify = classify
         self._disconnect = disconnect
         self._answer_by = answer_by
-        self._threads: set[int] = set()  # those that would wait for themselves
         self._gone_since: float | None = None
         self._gone_told = False  # whether the log has heard of it
         self._trouble: str | None = None  # why the database has not answered since
 
-    @contextlib.contextmanager
-    def as_writer(self) -> Iterator[None]:
-        """The calling thread is one that writes."""
-        me = threading.get_ident()
-        try:
-            self._threads.add(me)
-            yield
-        finally:
-            self._threads.discard(me)
-
     def is_me(self) -> bool:
         """Whether the calling thread is one that writes, from a lane's own code for instance."""
         me = threading.get_ident()
-        return me in self._threads or ((batch := self.batch) is not None and batch.writer == me)
+        # By an interrupt in the wrong place a batch can have a writer who is not at it any more.
+        return me in self.threads or ((batch := self.batch) is not None and batch.writer == me and self.turn.locked())
 
     def write_batch(self, deadline: float | None = None) -> Batch | None:
         """Write one batch, all of it or until the deadline or a lock. None: nobody is in line.
@@ -286,12 +276,15 @@ class Writer:
 
     def _refuse(self, batch: Batch, error: Exception) -> None:
         """The batch's next group was refused: halve it, or if it is a single call answer that."""
+        disposition = self._classify(error)
+        if disposition is Disposition.STRANGE:  # it may have struck between a statement and its answer
+            self.drop_connection()
         with self._lock:
             calls = batch.groups.pop()
             if len(calls) > 1:
                 half = len(calls) // 2
                 batch.groups += [calls[half:], calls[:half]]
-                if self._classify(error) is Disposition.RETRY:
+                if disposition is Disposition.RETRY:
                     batch.tries = CONFLICT_TRIES_SPLIT
                 return
             (call,) = calls

@@ -50,6 +50,16 @@ def test_our_own_connections_are_read_committed_whatever_options_says(options, g
         own.close()
 
 
+def test_a_limit_on_statements_that_options_sets_is_not_for_our_own_connections(options):
+    """A row that somebody holds is waited for longer than that, and then gone around."""
+    options(options="-c statement_timeout=50ms")
+    own = Connection("default", application="test")
+    try:
+        assert own.execute("SELECT current_setting('statement_timeout')") == [("0",)]
+    finally:
+        own.close()
+
+
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE], ids=str)
 def test_a_queue_works_whatever_the_isolation(options, make_queue, table, level):
     options(isolation_level=level)

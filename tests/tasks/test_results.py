@@ -205,9 +205,9 @@ def test_a_crash_before_the_last_attempt_is_counted_and_the_first_start_kept(wor
 
 
 def test_times_are_naive_and_local_where_use_tz_is_off(work: Work) -> None:
-    connection.close()
-    lanes.rest(10)
     with override_settings(USE_TZ=False, TIME_ZONE="UTC"):
+        connection.close()
+        lanes.rest(10)  # in here: whoever opens a connection anew does so under these settings
         result = tasks.noop.enqueue()
         assert default_task_backend.get_result(result.id) == result
         work()
