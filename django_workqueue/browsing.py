@@ -88,12 +88,12 @@ class Arriving:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is asked for. None asks for nothing; `within` and `beyond` are ages."""
+    """What is asked for. None asks for nothing; `payload` is JSON, `within` and `beyond` are ages."""
 
     queue: str | None = None
     state: str | None = None
     kind: str | None = None
-    payload: Any = None
+    payload: str | None = None
     prefix: str | None = None
     within: timedelta | None = None
     beyond: timedelta | None = None
@@ -213,7 +213,7 @@ class Browser(Generic[R]):
                 "queue": filters.queue,
                 "states": states,
                 "kind": filters.kind,
-                "payload": None if filters.payload is None else json.dumps(filters.payload),
+                "payload": filters.payload,
                 "prefix": filters.prefix,
                 "below": None if filters.prefix is None else after_prefix(filters.prefix),
                 "within": None if filters.within is None else microseconds(filters.within),

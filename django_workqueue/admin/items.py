@@ -64,6 +64,7 @@ class ItemAdmin(ListPage):
     tabs = (*ItemBrowser.states, "arriving")
     template = "items"
     ident = str
+    beside = ListPage.beside | {"from"}
     verbs = {
         verb.name: verb
         for verb in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django import forms
@@ -12,21 +13,25 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import steering
+from .. import payloads, steering
 from ..browsing import JobBrowser, JobRow
 from ..models import WorkJob
 from .lists import STATES, FilterForm, ListPage, PriorityForm, Verb, or_404, selection
 from .pages import alias_of
 
 
-class JSONText(forms.JSONField):
-    """JSON in one line, which may be missing."""
+class JSONText(forms.CharField):
+    """JSON in one line, which may be missing: its text, as the database takes it."""
 
-    widget = forms.TextInput
-
-    def prepare_value(self, value: Any) -> Any:
-        """As it was typed; nothing for nothing."""
-        return "" if value is None else super().prepare_value(value)
+    def to_python(self, value: Any) -> str | None:
+        """The text, in which null is something and an empty one is nothing."""
+        text = super().to_python(value)
+        if not text:
+            return text
+        try:
+            return payloads.dumps(json.loads(text))
+        except (ValueError, RecursionError) as error:  # too deep, too long a number, or nothing for jsonb
+            raise forms.ValidationError(forms.JSONField.default_error_messages["invalid"]) from error
 
 
 class JobFilterForm(FilterForm):
@@ -41,6 +46,12 @@ class JobFilterForm(FilterForm):
     id = forms.IntegerField(
         label=gettext_lazy("Job number"), required=False, widget=forms.TextInput(attrs={"inputmode": "numeric"})
     )
+
+    def clean_id(self) -> None:
+        """No list is asked for by number: one that there is leads to its job."""
+        number = self.cleaned_data["id"]
+        if number is not None:
+            raise forms.ValidationError(_("There is no job %(number)s.") % {"number": number})
 
 
 @admin.register(WorkJob)
@@ -90,11 +101,14 @@ class JobAdmin(ListPage):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list; a number leads to its job."""
-        number = request.GET.get("id", "").strip()
-        if number.isdecimal() and len(number) < 19 and self.allows(request, "view"):
+        try:
+            number = JobFilterForm.base_fields["id"].clean(request.GET.get("id"))
+        except forms.ValidationError:
+            number = None
+        if number is not None and self.allows(request, "view"):
             alias = alias_of(request)
-            if self._job(alias, int(number)) is not None:
-                return HttpResponseRedirect(self.url("workjob_change", int(number), alias=alias))
+            if self._job(alias, number) is not None:
+                return HttpResponseRedirect(self.url("workjob_change", number, alias=alias))
         return super().changelist_view(request, extra_context)
 
     def row(self, request: HttpRequest, alias: str, row: JobRow) -> dict[str, Any]:
@@ -110,7 +124,7 @@ class JobAdmin(ListPage):
         """All there is to know of a job."""
         self.demand(request, "view")
         alias = alias_of(request)
-        job: WorkJob = or_404(self._job(alias, number) if number < 2**63 else None)
+        job: WorkJob = or_404(self._job(alias, number))
         state = JobBrowser(alias).state_of(job.queue, job.id) or str(job.status)
         return self.shown(
             request,
@@ -137,6 +151,8 @@ class JobAdmin(ListPage):
         return str(ident)
 
     def _job(self, alias: str, number: int) -> WorkJob | None:
+        if abs(number) >= 2**63:
+            return None
         found: WorkJob | None = WorkJob.objects.using(alias).filter(id=number).first()
         return found
 

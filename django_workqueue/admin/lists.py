@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, DELETION
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls.resolvers import URLPattern
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -24,6 +24,9 @@ from .pages import Page, alias_of, databases
 
 MOST_CHOSEN = 1000  # rows that one request names
 SHOWN = 20  # of these, on the page that asks whether it is meant
+
+# What an order has besides filters.
+ORDERING = frozenset({"csrfmiddlewaretoken", "verb", "scope", "select", "confirmed", "back", "done", "priority"})
 
 AGES: dict[str, tuple[Any, timedelta | None, timedelta | None]] = {
     "m5": (gettext_lazy("in the last 5 minutes"), timedelta(minutes=5), None),
@@ -92,31 +95,59 @@ class Order:
 
 
 class FilterForm(forms.Form):
-    """What both lists can be asked for. What is not understood is said, and asks for nothing."""
+    """What both lists can be asked for. Where some of it is not understood, that is said, and nothing is listed.
+
+    `tabs` are the states to ask for; `beside` names what else is in the data and asks for no rows.
+    """
 
     required_css_class = "required"
 
     queue = forms.ChoiceField(label=gettext_lazy("Queue"), required=False)
     age = forms.ChoiceField(label=gettext_lazy("Enqueued"), required=False)
 
-    def __init__(self, data: Any, *, queues: Iterable[str]) -> None:
+    def __init__(
+        self, data: QueryDict | None, *, queues: Iterable[str], tabs: Sequence[str], beside: frozenset[str]
+    ) -> None:
         super().__init__(data, auto_id="wq-%s", label_suffix="")
+        self.asked, self.tabs, self.beside = data or QueryDict(), tabs, beside
         names = list(queues)
-        given = (data or {}).get("queue", "")
+        given = self.asked.get("queue", "")
         if given and given not in names and not has_control_characters(given):
             names.append(given)
         self.fields["queue"].choices = [("", _("all")), *((name, figures.visible(name)) for name in names)]  # type: ignore[attr-defined]
         self.fields["age"].choices = [("", _("at any time")), *((name, text) for name, (text, *_rest) in AGES.items())]  # type: ignore[attr-defined]
 
-    def filters(self, state: str | None) -> Filters:
-        """What is asked for."""
-        given = self.cleaned_data if self.is_valid() else getattr(self, "cleaned_data", {})
+    def clean(self) -> None:
+        """Refuse what no field knows: passed over, it would ask for all there is."""
+        if self.asked.get("state") and self.state is None:
+            self.add_error(None, _("There is no state %(name)s.") % {"name": self.asked["state"]})
+        for name, values in self.asked.lists():
+            if name in self.fields or name == "state":
+                if len(set(values)) > 1:
+                    self.add_error(None, _("%(name)s is asked for more than once.") % {"name": name})
+            elif name not in self.beside and not name.startswith("_") and any(values):  # _popup and such are Django's
+                self.add_error(None, _("There is no filter %(name)s.") % {"name": name})
+
+    @property
+    def state(self) -> str | None:
+        """The state that is asked for."""
+        state = self.asked.get("state")
+        return state if state in self.tabs else None
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether all that is asked for is; it is where nothing is."""
+        return not self.is_bound or self.is_valid()
+
+    def filters(self) -> Filters:
+        """What is asked for, once it is understood."""
+        given = self.cleaned_data if self.is_bound else {}
         _text, within, beyond = AGES.get(given.get("age", ""), ("", None, None))
         return Filters(
             queue=given.get("queue") or None,
-            state=state,
+            state=self.state,
             kind=given.get("kind") or None,
-            payload=given.get("payload"),
+            payload=given.get("payload") or None,
             prefix=given.get("key") or None,
             within=within,
             beyond=beyond,
@@ -146,6 +177,9 @@ class ListPage(Page):
     tabs: ClassVar[tuple[str, ...]]
     template: ClassVar[str]
     ident: ClassVar[type[Any]]
+    beside: ClassVar[frozenset[str]] = frozenset(
+        {"database", "after"}
+    )  # what an address of the list has besides filters
 
     def get_urls(self) -> list[URLPattern]:
         """The list, and what is done to it."""
@@ -158,13 +192,12 @@ class ListPage(Page):
         self.demand(request, "view")
         alias = alias_of(request)
         browser = self.browser(alias)
-        form = self.filter_form(request.GET or None, queues=[queue.name for queue in browser.queues])
-        state = self._state(request)
-        filters = form.filters(state)
+        form = self._form(request.GET, browser)
         after = read_cursor(request.GET.get("after", ""), self.ident)
         context: dict[str, Any] = {"too_long": False, "rows": [], "page": None, "count": ""}
         try:
-            context |= self._looked(browser, filters, after, request)
+            if form.is_understood:
+                context |= self._looked(browser, form.filters(), after, request)
         except TookTooLong:
             context["too_long"] = True
         return self.shown(
@@ -175,8 +208,8 @@ class ListPage(Page):
             alias=alias,
             databases=databases(alias, lambda other: self.url(f"{self.listed}_changelist", alias=other)),
             form=form,
-            state=state or "",
-            tabs=self._tabs(request, state),
+            state=form.state or "",
+            tabs=self._tabs(request),
             verbs=self._verbs(request),
             act_url=self.url(f"{self.listed}_act"),
             first_url=self._address(request, after=None),
@@ -186,6 +219,10 @@ class ListPage(Page):
             look=figures.number(LOOK),
             **context,
         )
+
+    def _form(self, data: QueryDict, browser: Browser[Any], *, beside: frozenset[str] = frozenset()) -> FilterForm:
+        names = [queue.name for queue in browser.queues]
+        return self.filter_form(data or None, queues=names, tabs=self.tabs, beside=self.beside | beside)
 
     def _looked(
         self, browser: Browser[Any], filters: Filters, after: Cursor | None, request: HttpRequest
@@ -203,12 +240,9 @@ class ListPage(Page):
         """A row as the template wants it."""
         raise NotImplementedError
 
-    def _state(self, request: HttpRequest) -> str | None:
-        state = request.POST.get("state") or request.GET.get("state")
-        return state if state in self.tabs else None
-
-    def _tabs(self, request: HttpRequest, state: str | None) -> list[dict[str, Any]]:
-        tabs = [{"text": _("all"), "url": self._address(request, after=None, state=None), "chosen": state is None}]
+    def _tabs(self, request: HttpRequest) -> list[dict[str, Any]]:
+        state = request.GET.get("state", "")
+        tabs = [{"text": _("all"), "url": self._address(request, after=None, state=None), "chosen": not state}]
         return tabs + [
             {"text": STATES[name], "url": self._address(request, after=None, state=name), "chosen": state == name}
             for name in self.tabs
@@ -263,11 +297,11 @@ class ListPage(Page):
         return self._back(request, gone=order.verb.ends)
 
     def _act_on_all(self, request: HttpRequest, order: Order) -> HttpResponse:
-        form = self.filter_form(request.POST, queues=[queue.name for queue in order.browser.queues])
+        form = self._form(request.POST, order.browser, beside=ORDERING)
         if not form.is_valid():
             self.say(request, _("The filter is not understood, so nothing was done."), messages.ERROR)
             return self._back(request)
-        filters = form.filters(self._state(request))
+        filters = form.filters()
         try:
             if not order.is_given:
                 return self._confirm(request, order, count=told_count(*order.browser.count(filters)))

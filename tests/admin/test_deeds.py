@@ -146,6 +146,50 @@ def test_all_that_match_is_steered_in_batches_and_nothing_else(admin_client, mon
     assert WorkJob.objects.filter(outcome=None, queue="others").count() == 5
 
 
+MATCHES_NOTHING = [
+    ("workjob", "delete", {"id": "55555"}),
+    ("workjob", "delete", {"id": "99999999999999999999"}),
+    ("workjob", "delete", {"id": "abc"}),
+    ("workjob", "delete", {"payload": "notjson"}),
+    ("workjob", "delete", {"payload": "null"}),
+    ("workjob", "delete", {"key": "none"}),
+    ("workjob", "delete", {"kind": "none"}),
+    ("workjob", "delete", {"from": "5"}),
+    ("items", "remove", {"key": "none"}),
+    ("items", "remove", {"key": "k" * 513}),
+    ("items", "remove", {"id": "55555"}),
+    ("items", "remove", {"kind": "none"}),
+    *(
+        (listed, verb, more)
+        for listed, verb in (("workjob", "delete"), ("items", "remove"))
+        for more in (
+            {"queue": "none"},
+            {"queue": "a\nb"},
+            {"age": "bogus"},
+            {"state": "bogus"},
+            {"queue": ["none", ""]},
+            {"queue__exact": "none"},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("listed", "verb", "asked"), MATCHES_NOTHING, ids=range(len(MATCHES_NOTHING)))
+def test_what_matches_nothing_or_is_not_understood_changes_nothing(admin_client, listed, verb, asked):
+    scene.items("products", **ONE_OF_EACH)
+    scene.jobs("mails", **ONE_OF_EACH)
+    for confirmed in (False, True):
+        answer = post(admin_client, listed, verb, scope="all", confirmed=confirmed, **asked)
+        assert answer.status_code == 302 or answer.context["count"] == "0"
+    assert (WorkItem.objects.count(), WorkJob.objects.count()) == (5, 8)
+
+
+def test_a_number_of_a_job_that_there_is_does_not_stand_for_all(admin_client):
+    scene.jobs("mails", ready=3)
+    post(admin_client, "workjob", "delete", scope="all", id=str(job_of("ready").id))
+    assert WorkJob.objects.filter(outcome=None).count() == 3
+
+
 def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
     from datetime import timedelta
 

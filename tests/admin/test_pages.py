@@ -1,6 +1,7 @@
 """Each page answers, whatever it is asked for and whatever the queues hold."""
 
 import pytest
+from django.db.models import JSONField, Value
 
 from tests.admin import scene
 from tests.admin.conftest import address
@@ -79,10 +80,87 @@ def test_jobs_are_found_by_kind_and_by_what_their_payload_contains(admin_client)
     assert len(found) == 1
 
 
-def test_a_filter_that_is_not_understood_is_told_so(admin_client):
-    answer = admin_client.get(address("workjob_changelist", payload='{"order": '))
-    assert answer.status_code == 200
-    assert answer.context["form"].errors
+DEEP = "[" * 100_000 + "]" * 100_000
+NOT_UNDERSTOOD = [
+    ("workjob", {"payload": "notjson"}, "Enter a valid JSON"),
+    ("workjob", {"payload": '{"order": '}, "Enter a valid JSON"),
+    ("workjob", {"payload": "NaN"}, "Enter a valid JSON"),
+    ("workjob", {"payload": '"\\u0000"'}, "Enter a valid JSON"),
+    ("workjob", {"payload": '"\\ud800"'}, "Enter a valid JSON"),
+    ("workjob", {"payload": "7" * 5000}, "Enter a valid JSON"),
+    ("workjob", {"payload": DEEP}, "Enter a valid JSON"),
+    ("workjob", {"id": 55555}, "There is no job 55555."),
+    ("workjob", {"id": -(2**63) - 1}, "There is no job -9223372036854775809."),
+    ("workjob", {"id": 99999999999999999999}, "There is no job 99999999999999999999."),
+    ("workjob", {"id": "abc"}, "Enter a whole number"),
+    ("workjob", {"id": "7" * 5000}, "Enter a whole number"),
+    ("workjob", {"kind": "k" * 513}, "at most 512 characters"),
+    ("workjob", {"key": "product"}, "There is no filter key."),
+    ("workjob", {"state": "stalled"}, "There is no state stalled."),
+    ("workjob", {"from": "5"}, "There is no filter from."),
+    ("items", {"kind": "mail"}, "There is no filter kind."),
+    ("items", {"id": "5"}, "There is no filter id."),
+    ("items", {"key": "k" * 513}, "at most 512 characters"),
+    ("items", {"state": "dead"}, "There is no state dead."),
+    *((listed, {"age": "bogus"}, "Select a valid choice") for listed in ("workjob", "items")),
+    *((listed, {"queue": "a\nb"}, "Select a valid choice") for listed in ("workjob", "items")),
+    *((listed, {"priority": "5"}, "There is no filter priority.") for listed in ("workjob", "items")),
+    *((listed, {"queue__exact": "none"}, "There is no filter queue__exact.") for listed in ("workjob", "items")),
+]
+
+
+@pytest.mark.parametrize(("listed", "asked", "told"), NOT_UNDERSTOOD, ids=range(len(NOT_UNDERSTOOD)))
+def test_what_is_not_understood_of_a_filter_is_told_and_lists_nothing(admin_client, listed, asked, told):
+    scene.items("products", ready=3)
+    scene.jobs("mails", ready=3)
+    for more in ({}, {"queue": "products" if listed == "items" else "mails"}, {"state": "ready"}):
+        answer = admin_client.get(address(f"{listed}_changelist", **(more | asked)))
+        assert answer.status_code == 200
+        shown = answer.content.decode()
+        assert told in shown
+        assert answer.context["rows"] == []
+        assert "that match" not in shown
+        assert 'name="select"' not in shown
+
+
+@pytest.mark.parametrize("listed", ["workjob", "items"])
+def test_a_filter_that_is_asked_for_twice_is_not_understood(admin_client, listed):
+    scene.items("products", ready=3)
+    scene.jobs("mails", ready=3)
+    for asked in ("queue=none&queue=", "state=ready&state=", "age=-d7&age="):
+        answer = admin_client.get(f"{address(f'{listed}_changelist')}?{asked}")
+        assert "asked for more than once" in answer.content.decode()
+        assert answer.context["rows"] == []
+
+
+@pytest.mark.parametrize("listed", ["workjob", "items"])
+def test_what_asks_for_nothing_is_no_filter(admin_client, listed):
+    scene.items("products", ready=3)
+    scene.jobs("mails", ready=3)
+    for asked in ("_popup=1", "nonsense=", "queue=&age=&state=", "queue=&queue="):
+        assert admin_client.get(f"{address(f'{listed}_changelist')}?{asked}").context["rows"], asked
+
+
+def test_a_null_is_a_payload_like_others(admin_client):
+    from django_workqueue.models import WorkJob
+
+    scene.jobs("mails", ready=3)
+    job = WorkJob.objects.order_by("id")[0]
+    assert admin_client.get(address("workjob_changelist", payload="null")).context["rows"] == []
+    WorkJob.objects.filter(id=job.id).update(payload=None)
+    WorkJob.objects.filter(id=job.id + 1).update(payload=Value(None, JSONField()))
+    found = admin_client.get(address("workjob_changelist", payload="null")).context["rows"]
+    assert [row["job"].ident for row in found] == [job.id + 1]
+
+
+@pytest.mark.parametrize("typed", [" {} ", "+{}", "{}.0"])
+def test_a_number_leads_to_its_job_however_it_is_typed(admin_client, typed):
+    from django_workqueue.models import WorkJob
+
+    scene.jobs("mails", ready=1)
+    job = WorkJob.objects.order_by("id")[0]
+    answer = admin_client.get(address("workjob_changelist", id=typed.format(job.id)))
+    assert answer["Location"] == address("workjob_change", job.id)
 
 
 def test_items_are_found_by_the_beginning_of_their_key(admin_client):
