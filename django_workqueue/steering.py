@@ -7,7 +7,7 @@ for the next call. Permissions and the log are for the pages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -118,6 +118,13 @@ def to_some(queues: Mapping[str, KnownQueue], deed: Deed, chosen: Sequence[tuple
         for queue, idents in sorted(by_queue.items())
         if queue in queues
     )
+
+
+def to_each(
+    queues: Mapping[str, KnownQueue], deed: Deed, chosen: Iterable[tuple[str, Any]], **options: Any
+) -> list[tuple[str, Any]]:
+    """Do it to the work named by queue and ident, one after the other; which of it was changed."""
+    return [each for each in sorted(set(chosen)) if to_some(queues, deed, [each], **options)]
 
 
 def to_all(

@@ -290,10 +290,10 @@ class ListPage(Page):
         if not order.is_given:
             return self._confirm(request, order, chosen=chosen, count=figures.number(len(chosen)))
         queues = {queue.name: queue for queue in order.browser.queues}
-        done = steering.to_some(queues, self.deeds[order.verb.name], chosen, **order.options)
-        objects = [(self.log_ident(queue, ident), self.log_text(queue, ident)) for queue, ident in chosen]
+        changed = steering.to_each(queues, self.deeds[order.verb.name], chosen, **order.options)
+        objects = [(self.log_ident(queue, ident), self.log_text(queue, ident)) for queue, ident in changed]
         self.log(request, self.about, objects, order.told, flag=order.verb.flag)
-        self._say_done(request, order.verb, done, len(chosen))
+        self._say_done(request, order.verb, len(changed), len(chosen))
         return self._back(request, gone=order.verb.ends)
 
     def _act_on_all(self, request: HttpRequest, order: Order) -> HttpResponse:
@@ -313,7 +313,8 @@ class ListPage(Page):
             return self._back(request)
         text = "; ".join(f"{name}={value}" for name, value in self._asked(request)) or _("everything")
         message = f"{order.told}: {text}: {progress.done}"
-        self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
+        if progress.done:
+            self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
         before = request.POST.get("done", "")
         done = progress.done + (int(before) if before.isdecimal() and len(before) < 16 else 0)
         if progress.next is not None:
@@ -351,7 +352,7 @@ class ListPage(Page):
             fits = type(ident) is self.ident and isinstance(queue, str) and "\x00" not in f"{queue}{ident}"
             if fits and not (isinstance(ident, int) and abs(ident) >= 2**63):
                 chosen.append((queue, ident))
-        return chosen
+        return list(dict.fromkeys(chosen))
 
     def _say_done(self, request: HttpRequest, verb: Verb, done: int, of: int) -> None:
         text = ngettext("%(verb)s: %(count)s was changed.", "%(verb)s: %(count)s were changed.", done) % {

@@ -174,13 +174,14 @@ class QueueAdmin(Page):
             return HttpResponseRedirect(back)
         if "confirmed" not in request.POST:
             return self._confirm(request, lever, queue, what, back)
-        text, more = self._done(lever, queue, what)
+        text, changed, more = self._done(lever, queue, what)
         flag = DELETION if lever.name == "purge" else CHANGE
         message = f"{lever.label} ({PURGES[what][0]}): {text}" if lever.name == "purge" else f"{lever.label}: {text}"
-        self.log(request, QueueRecord, [(name, name)], message, flag=flag)
+        if changed:
+            self.log(request, QueueRecord, [(name, name)], message, flag=flag)
         if more:
             return self._confirm(request, lever, queue, what, back, goes_on=text)
-        self.say(request, f"{lever.label}: {text}")
+        self.say(request, f"{lever.label}: {text}", messages.SUCCESS if changed else messages.WARNING)
         return HttpResponseRedirect(back)
 
     def _confirm(
@@ -209,31 +210,31 @@ class QueueAdmin(Page):
             act_url=self.url("queuerecord_act"),
         )
 
-    def _done(self, lever: Lever, queue: KnownQueue, what: str) -> tuple[str, bool]:
-        """What came of it, in words, and whether there is more to do."""
+    def _done(self, lever: Lever, queue: KnownQueue, what: str) -> tuple[str, bool, bool]:
+        """What came of it, in words; whether it changed something, and whether there is more to do."""
         more = False
         if lever.name == "pause":
             queue.source.pause_here()
-            text = _("the queue is paused.")
+            text, changed = _("the queue is paused."), not queue.paused
         elif lever.name == "resume":
             queue.source.resume_here()
-            text = _("the queue is worked again.")
+            text, changed = _("the queue is worked again."), queue.paused
         elif lever.name in ("partition", "unpartition"):
-            text = self._repartitioned(lever, queue)
+            text, changed = self._repartitioned(lever, queue)
         else:
             done, more = steering.retry_all(queue) if lever.name == "retry" else steering.purge(queue, PURGES[what][1])
-            text = _("%(count)s rows.") % {"count": figures.number(done)}
-        return text, more
+            text, changed = _("%(count)s rows.") % {"count": figures.number(done)}, done > 0
+        return text, changed, more
 
-    def _repartitioned(self, lever: Lever, queue: KnownQueue) -> str:
+    def _repartitioned(self, lever: Lever, queue: KnownQueue) -> tuple[str, bool]:
         try:
             if lever.name == "partition":
                 partitions.create(queue.name, queue.face, queue.alias)
-                return _("the queue has a partition of its own.")
+                return _("the queue has a partition of its own."), True
             partitions.drop(queue.name, queue.face, queue.alias)
         except partitions.PartitionError as error:
-            return str(error)
-        return _("the queue shares a partition with the others.")
+            return str(error), False
+        return _("the queue shares a partition with the others."), True
 
     def _levers(self, request: HttpRequest, queue: KnownQueue, *, has_partition: bool) -> list[Lever]:
         idle = {"resume" if not queue.paused else "pause", "partition" if has_partition else "unpartition"}

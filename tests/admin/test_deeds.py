@@ -6,6 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from django_workqueue.admin import ItemAdmin, JobAdmin
 from django_workqueue.models import InboxEntry, QueueRecord, WorkItem, WorkJob
 from tests.admin import scene
 from tests.admin.conftest import address
@@ -182,6 +183,7 @@ def test_what_matches_nothing_or_is_not_understood_changes_nothing(admin_client,
         answer = post(admin_client, listed, verb, scope="all", confirmed=confirmed, **asked)
         assert answer.status_code == 302 or answer.context["count"] == "0"
     assert (WorkItem.objects.count(), WorkJob.objects.count()) == (5, 8)
+    assert not LogEntry.objects.exists()
 
 
 def test_a_number_of_a_job_that_there_is_does_not_stand_for_all(admin_client):
@@ -230,6 +232,74 @@ def test_a_deed_on_all_that_match_is_one_entry_that_tells_the_filter(admin_clien
     (entry,) = LogEntry.objects.all()
     assert "queue=mails" in entry.get_change_message()
     assert entry.get_change_message().endswith(": 5")
+
+
+VERBS = [(admin.listed, verb) for admin in (JobAdmin, ItemAdmin) for verb in admin.verbs.values()]
+
+
+def everything():
+    jobs = {str(job["id"]): job for job in WorkJob.objects.values()}
+    return jobs | {json.dumps([item["queue"], item["key"]]): item for item in WorkItem.objects.values()}
+
+
+@pytest.mark.parametrize(("listed", "verb"), VERBS, ids=[f"{listed}-{verb.name}" for listed, verb in VERBS])
+def test_the_log_tells_of_those_that_were_changed_and_of_no_others(admin_client, listed, verb):
+    scene.items("products", **ONE_OF_EACH)
+    scene.jobs("mails", **ONE_OF_EACH)
+    if listed == "workjob":
+        rows = [["mails", number] for number in WorkJob.objects.values_list("id", flat=True)]
+    else:
+        rows = [["products", key] for key in WorkItem.objects.values_list("key", flat=True)]
+    before = everything()
+    post(admin_client, listed, verb.name, [*rows, *rows, ["none", rows[0][1]]], priority="77")
+    after = everything()
+    changed = {ident for ident in before if before[ident] != after.get(ident)}
+    assert changed
+    assert sorted(entry.object_id for entry in LogEntry.objects.all()) == sorted(changed)
+    told = f"{len(changed)} was changed" if len(changed) == 1 else f"{len(changed)} were changed"
+    assert told in admin_client.get(address(f"{listed}_changelist")).content.decode()
+
+
+@pytest.mark.parametrize(("listed", "verb"), VERBS, ids=[f"{listed}-{verb.name}" for listed, verb in VERBS])
+@pytest.mark.parametrize("scope", ["chosen", "all"])
+def test_what_changed_nothing_is_not_in_the_log(admin_client, listed, verb, scope):
+    scene.items("products", completed=1)
+    scene.jobs("mails", completed=1)
+    WorkJob.objects.exclude(outcome="completed").delete()
+    rows = [["mails", WorkJob.objects.get().id]] if listed == "workjob" else [["products", "product-000001"]]
+    if verb.permission == "delete":
+        rows = [["none", rows[0][1]], [rows[0][0], 10**9 if listed == "workjob" else "none"]]
+    more = {"state": "ready"} if verb.permission == "delete" else {"state": "completed"}
+    before = everything()
+    post(admin_client, listed, verb.name, rows, scope=scope, priority="77", **more)
+    assert everything() == before
+    assert not LogEntry.objects.exists()
+    assert "0 were changed" in admin_client.get(address(f"{listed}_changelist")).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("verb", "more"),
+    [("resume", {}), ("retry", {}), *(("purge", {"what": what}) for what in ("waiting", "finished", "everything"))],
+)
+def test_a_lever_that_changed_nothing_is_not_in_the_log(admin_client, verb, more):
+    for name, face in (("products", "items"), ("mails", "jobs")):
+        scene.record(name, face)
+        lever(admin_client, verb, name, **more)
+    assert not LogEntry.objects.exists()
+
+
+def test_a_queue_that_is_paused_already_is_not_paused_in_the_log(admin_client):
+    scene.record("mails", "jobs")
+    for _ in range(2):
+        lever(admin_client, "pause", "mails")
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_partition_that_was_not_given_up_is_not_in_the_log(admin_client):
+    scene.record("mails", "jobs")
+    lever(admin_client, "unpartition", "mails")
+    assert not LogEntry.objects.exists()
 
 
 NO_SELECTIONS = ["[", "[1]", '["mails", "1"]', '["mails", 1.5]', '{"a": 1}', '["a\\u0000b", 1]', f'["a", {2**70}]']
