@@ -72,19 +72,27 @@ class ItemAdmin(ListPage):
                 "release",
                 gettext_lazy("Release now"),
                 gettext_lazy("They are due at once: those leased are given back, those scheduled wait no longer."),
+                states=frozenset({"leased", "scheduled"}),
             ),
             Verb(
                 "complete",
                 gettext_lazy("Complete"),
                 gettext_lazy("Those leased are finished, whoever holds them; what was asked for since runs once more."),
                 ends=True,
+                states=frozenset({"leased"}),
             ),
-            Verb("revive", gettext_lazy("Revive"), gettext_lazy("Those stalled start afresh.")),
+            Verb(
+                "revive",
+                gettext_lazy("Revive"),
+                gettext_lazy("Those stalled start afresh."),
+                states=frozenset({"stalled"}),
+            ),
             Verb(
                 "priority",
                 gettext_lazy("Change priority"),
                 gettext_lazy("Items that wait get another priority."),
                 asks="priority",
+                states=frozenset({"ready", "scheduled", "spent"}),
             ),
             Verb(
                 "remove",
@@ -145,6 +153,7 @@ class ItemAdmin(ListPage):
         item: WorkItem | None = WorkItem.objects.using(alias).filter(queue=queue, key=key).first()
         arriving = list(InboxEntry.objects.using(alias).filter(queue=queue, key=key).order_by("id")[:20])
         or_404(item or arriving or None)
+        held = item is not None and bool(item.lease_token)
         state = (ItemBrowser(alias).state_of(queue, key) if item else None) or "arriving"
         return self.shown(
             request,
@@ -155,11 +164,11 @@ class ItemAdmin(ListPage):
             queue=queue,
             key=key,
             alias=alias,
-            leased=item is not None and bool(item.lease_token),
+            leased=held,
             state=state,
             status_text=STATES[state],
             arriving=arriving,
-            verbs=self._verbs(request),
+            verbs=self._verbs_in(request, state, held=held),
             priority_form=PriorityForm(auto_id="wq-%s"),
             select=selection(queue, key),
             act_url=self.url("items_act"),

@@ -69,13 +69,24 @@ class JobAdmin(ListPage):
     verbs = {
         verb.name: verb
         for verb in (
-            Verb("retry", gettext_lazy("Retry"), gettext_lazy("They start afresh, with all attempts before them.")),
-            Verb("hurry", gettext_lazy("Run now"), gettext_lazy("Jobs that wait for their time are due at once.")),
+            Verb(
+                "retry",
+                gettext_lazy("Retry"),
+                gettext_lazy("They start afresh, with all attempts before them."),
+                states=frozenset({"dead", "cancelled"}),
+            ),
+            Verb(
+                "hurry",
+                gettext_lazy("Run now"),
+                gettext_lazy("Jobs that wait for their time are due at once."),
+                states=frozenset({"scheduled"}),
+            ),
             Verb(
                 "priority",
                 gettext_lazy("Change priority"),
                 gettext_lazy("Jobs that wait get another priority."),
                 asks="priority",
+                states=frozenset({"ready", "scheduled", "spent"}),
             ),
             Verb(
                 "cancel",
@@ -83,6 +94,7 @@ class JobAdmin(ListPage):
                 gettext_lazy(
                     "Those that wait will not run. Those that run are told to stop; their outcome is dropped."
                 ),
+                states=frozenset({"ready", "scheduled", "leased", "spent"}),
             ),
             Verb(
                 "delete",
@@ -138,7 +150,7 @@ class JobAdmin(ListPage):
             task=job.metadata.get("task") if isinstance(job.metadata, dict) else None,
             timeline=timeline(job),
             errors=list(reversed(job.errors)) if isinstance(job.errors, list) else [],
-            verbs=self._verbs(request),
+            verbs=self._verbs_in(request, state, held=bool(job.lease_token)),
             priority_form=PriorityForm(auto_id="wq-%s"),
             select=selection(job.queue, job.id),
             act_url=self.url("workjob_act"),

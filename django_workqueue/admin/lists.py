@@ -52,7 +52,10 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Something to do to what is listed. `permission` is Django's; `asks` names the field it wants filled in."""
+    """Something to do to what is listed. `permission` is Django's; `asks` names the field it wants filled in.
+
+    `states` are those in which it does something; none are all.
+    """
 
     name: str
     label: Any
@@ -61,6 +64,7 @@ class Verb:
     dangerous: bool = False
     asks: str | None = None
     ends: bool = False  # whether what it is done to may be gone afterwards
+    states: frozenset[str] = frozenset()
 
     @property
     def flag(self) -> int:
@@ -266,6 +270,11 @@ class ListPage(Page):
 
     def _verbs(self, request: HttpRequest) -> list[Verb]:
         return [verb for verb in self.verbs.values() if self.allows(request, verb.permission)]
+
+    def _verbs_in(self, request: HttpRequest, state: str, *, held: bool) -> list[Verb]:
+        """What can be done to a row as it stands. `held`: under a lease, also one that lapsed and nobody took over."""
+        standing = "leased" if held else state
+        return [verb for verb in self._verbs(request) if not verb.states or standing in verb.states]
 
     def act(self, request: HttpRequest) -> HttpResponse:
         """Ask whether it is meant, then do it."""

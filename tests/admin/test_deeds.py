@@ -1,11 +1,15 @@
 """What is done to jobs, items and queues: asked about first, done by POST, noted in the log, to the right rows only."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import transaction
+from django.db.models.functions import Now
 from django.test import Client
 
+from django_workqueue import Queue
 from django_workqueue.admin import ItemAdmin, JobAdmin
 from django_workqueue.models import InboxEntry, QueueRecord, WorkItem, WorkJob
 from tests.admin import scene
@@ -193,8 +197,6 @@ def test_a_number_of_a_job_that_there_is_does_not_stand_for_all(admin_client):
 
 
 def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
-    from datetime import timedelta
-
     from django_workqueue import steering
 
     monkeypatch.setattr(steering, "BATCH", 10)
@@ -275,6 +277,59 @@ def test_what_changed_nothing_is_not_in_the_log(admin_client, listed, verb, scop
     assert everything() == before
     assert not LogEntry.objects.exists()
     assert "0 were changed" in admin_client.get(address(f"{listed}_changelist")).content.decode()
+
+
+LAPSED = {"lease_until": Now() - timedelta(seconds=1)}
+STANDINGS = {  # where a row stands: of which scene, changed how, offering what besides to delete it
+    ("workjob", "ready"): ("ready", {}, {"priority", "cancel"}),
+    ("workjob", "scheduled"): ("scheduled", {}, {"hurry", "priority", "cancel"}),
+    ("workjob", "leased"): ("leased", {}, {"cancel"}),
+    ("workjob", "lapsed"): ("leased", LAPSED, {"cancel"}),
+    ("workjob", "spent"): ("leased", LAPSED | {"attempts": 5}, {"cancel"}),
+    ("workjob", "completed"): ("completed", {}, set()),
+    ("workjob", "dead"): ("dead", {}, {"retry"}),
+    ("workjob", "cancelled"): ("cancelled", {}, {"retry"}),
+    ("items", "ready"): ("ready", {}, {"priority"}),
+    ("items", "scheduled"): ("scheduled", {}, {"release", "priority"}),
+    ("items", "leased"): ("leased", {}, {"release", "complete"}),
+    ("items", "lapsed"): ("leased", LAPSED, {"release", "complete"}),
+    ("items", "spent"): ("leased", LAPSED | {"attempts": 5}, {"release", "complete"}),
+    ("items", "completed"): ("completed", {}, set()),
+    ("items", "stalled"): ("stalled", {}, {"revive"}),
+    ("items", "arriving"): ("", {}, set()),
+}
+
+
+@pytest.mark.parametrize(("listed", "standing"), STANDINGS, ids=["-".join(each) for each in STANDINGS])
+def test_a_page_offers_what_can_be_done_and_nothing_else(admin_client, listed, standing):
+    begun, change, offered = STANDINGS[listed, standing]
+    if listed == "workjob":
+        scene.jobs("mails", **{**ONE_OF_EACH, "completed": 2})
+        job = job_of(begun)
+        WorkJob.objects.filter(id=job.id).update(**change)
+        row, page = ["mails", job.id], address("workjob_change", job.id)
+    else:
+        scene.record("products", "items")
+        key = "product-000001"
+        if begun:
+            scene.items("products", **{begun: 1})
+        else:
+            Queue("products").enqueue(key)
+        WorkItem.objects.filter(key=key).update(**change)
+        row, page = ["products", key], address("items_detail", queue="products", key=key)
+    shown = admin_client.get(page).context
+    assert shown["state"] == {"lapsed": "ready"}.get(standing, standing)
+    gone = "delete" if listed == "workjob" else "remove"
+    assert {verb.name for verb in shown["verbs"]} == offered | {gone}
+    done = set()
+    for verb in {verb.name for each, verb in VERBS if each == listed} - {gone}:
+        with transaction.atomic():
+            before = everything()
+            post(admin_client, listed, verb, [row], priority="77")
+            if everything() != before:
+                done.add(verb)
+            transaction.set_rollback(True)
+    assert done == offered
 
 
 @pytest.mark.parametrize(
@@ -360,8 +415,6 @@ def test_a_job_queue_is_purged_of_what_was_chosen(admin_client, what, left):
 
 
 def test_a_purge_reaches_into_the_inbox(admin_client):
-    from django_workqueue import Queue
-
     Queue("products").enqueue("a")
     assert InboxEntry.objects.count() == 1
     lever(admin_client, "purge", "products", what="waiting")
