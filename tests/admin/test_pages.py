@@ -176,6 +176,16 @@ def test_an_item_shows_its_error(admin_client):
     assert shown.context["state"] == "stalled"
 
 
+DUE = [("ready", True), ("scheduled", True), ("leased", False), ("stalled", False), ("completed", False)]
+
+
+@pytest.mark.parametrize(("state", "due"), DUE)
+def test_an_item_is_due_where_it_waits_and_nowhere_else(admin_client, state, due):
+    scene.items("products", **{state: 1})
+    shown = admin_client.get(address("items_detail", queue="products", key="product-000001")).content.decode()
+    assert ("<dt>Due</dt>" in shown) == due
+
+
 def test_what_is_not_there_is_not_found(admin_client):
     for there in (
         address("workjob_change", 999),
