@@ -86,6 +86,16 @@ class CheckedCodec(Generic[K]):
         except Exception as error:
             raise KeyDecodeError(f"the stored key {text!r} does not decode: {type(error).__name__}: {error}") from error
 
+    def canonical(self, text: str) -> str:
+        """The text that the key `text` stands for is stored as. Raises `KeyDecodeError`, or `InvalidKey`."""
+        key = self.decode(text)
+        try:
+            return self.encode(key)
+        except InvalidKey:
+            raise
+        except Exception as error:  # a codec that decodes what is none of its keys
+            raise KeyDecodeError(f"the key {text!r} does not encode: {type(error).__name__}: {error}") from error
+
 
 def check_text(text: str, key: object) -> None:
     """Raise unless `text` can be stored as a key. `key` is what the caller gave, for the message."""

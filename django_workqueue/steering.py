@@ -171,16 +171,21 @@ def purge(queue: KnownQueue, what: Sequence[str], *, budget: timedelta = BUDGET)
     return _drained(queue.source, statements, budget)
 
 
-def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> None:
-    """Add an encoded key by hand. Raises `InvalidKey` for one that cannot be, or that the queue here cannot decode."""
+def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> str:
+    """Add an encoded key by hand; the key as it is stored.
+
+    Of what decodes to equal keys one text is stored, where this process has the queue's codec. Raises `InvalidKey` for
+    a key that cannot be, `KeyDecodeError` for one that the codec does not take.
+    """
     source = _items(queue)
     CheckedCodec(str, queue=source.name).encode(key)
-    source.settings.key.decode(key)
-    waiting = (key, check_priority(priority), lanes.due_after(delay))
+    stored = source.settings.key.canonical(key)
+    waiting = (stored, check_priority(priority), lanes.due_after(delay))
     if database.inside_transaction(source.alias):
         source.enqueue_inside([waiting])
     else:
         source.commits.batcher.submit(source.lane, [waiting], conf.enqueue_timeout().total_seconds())
+    return stored
 
 
 def _items(queue: KnownQueue) -> keyed.KeyedSource:

@@ -194,11 +194,11 @@ class ItemAdmin(ListPage):
             given = form.cleaned_data
             delay = timedelta(seconds=given["delay"])
             try:
-                steering.enqueue(queues[given["queue"]], given["key"], priority=given["priority"], delay=delay)
+                queue = given["queue"]
+                key = steering.enqueue(queues[queue], given["key"], priority=given["priority"], delay=delay)
             except WorkqueueError as error:
                 form.add_error("key", _refusal(error))
             else:
-                queue, key = given["queue"], given["key"]
                 named = [(self.log_ident(queue, key), self.log_text(queue, key))]
                 self.log(request, WorkItem, named, _("Enqueued by hand"), flag=ADDITION)
                 self.say(request, _("The key is enqueued."), messages.SUCCESS)

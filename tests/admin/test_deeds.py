@@ -467,3 +467,49 @@ def test_a_key_that_the_queue_here_cannot_decode_is_refused(admin_client):
     form = {"queue": "tiles", "key": "no tile", "priority": "0", "delay": "0"}
     answer = admin_client.post(address("items_enqueue"), form)
     assert "does not decode" in str(answer.context["form"].errors)
+
+
+@pytest.mark.parametrize(
+    "key", ['["a",8,8,8]', '["a", 8, 8, 8]', ' ["a",8,8,8] ', '["a",8.0,8,8]', '["\\u0061",8,8,8]']
+)
+def test_a_key_is_enqueued_as_its_queue_stores_it(admin_client, key):
+    form = {"queue": "tiles", "key": key, "priority": "0", "delay": "0"}
+    answer = admin_client.post(address("items_enqueue"), form)
+    assert InboxEntry.objects.get().key == '["a",8,8,8]'
+    assert answer["Location"] == address("items_detail", queue="tiles", key='["a",8,8,8]')
+    assert json.loads(LogEntry.objects.get().object_id) == ["tiles", '["a",8,8,8]']
+
+
+def test_a_key_of_a_queue_that_this_process_has_no_codec_of_is_enqueued_as_it_was_typed(admin_client):
+    scene.record("products", "items")
+    form = {"queue": "products", "key": "[8, 8, 8]", "priority": "0", "delay": "0"}
+    admin_client.post(address("items_enqueue"), form)
+    assert InboxEntry.objects.get().key == "[8, 8, 8]"
+
+
+@pytest.mark.parametrize("key", ["08", "+8", " 8", "8.0"])
+def test_a_number_that_is_not_written_as_it_is_stored_is_refused(admin_client, key):
+    queue = Queue("numbers", key=int)
+    scene.record(queue.name, "items")
+    form = {"queue": queue.name, "key": key, "priority": "0", "delay": "0"}
+    assert admin_client.post(address("items_enqueue"), form).context["form"].errors["key"]
+    assert not InboxEntry.objects.exists()
+
+
+class Lenient:
+    """Decodes what it does not encode."""
+
+    def encode(self, key):
+        return json.dumps(key["name"])
+
+    def decode(self, text):
+        return json.loads(text)
+
+
+@pytest.mark.parametrize("key", ["{}", "[]", "7", f'{{"name": "{"ä" * 250}"}}'])
+def test_a_key_that_the_codec_decodes_and_does_not_encode_is_refused(admin_client, key):
+    queue = Queue("lenient", key=Lenient())
+    scene.record(queue.name, "items")
+    form = {"queue": queue.name, "key": key, "priority": "0", "delay": "0"}
+    assert admin_client.post(address("items_enqueue"), form).context["form"].errors["key"]
+    assert not InboxEntry.objects.exists()
