@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.db import DatabaseError, connections, transaction
 
-from . import database
+from . import database, unmigrated
 from .exceptions import WorkqueueError
 
 BY_QUEUE = ("workqueue_item", "workqueue_job", "workqueue_inbox", "workqueue_minute")
@@ -48,5 +48,7 @@ def distribute(using: str | None = None) -> list[str]:
                 cursor.execute("SELECT create_reference_table('workqueue_worker')")
                 done.append("workqueue_worker")
         except DatabaseError as error:
+            if unmigrated.is_cause(error):
+                raise DistributionError(unmigrated.sentence(alias)) from error
             raise DistributionError(f"Citus refused, and nothing was changed: {error}") from error
     return done

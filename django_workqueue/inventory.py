@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import OperationalError, connections
 
-from . import conf, database, engine, keyed, listed, stats
+from . import conf, database, engine, keyed, listed, stats, unmigrated
 from .exceptions import WorkqueueError
 from .keys import CheckedCodec
 from .leasing import LeasingSource
@@ -86,7 +86,7 @@ def aliases(using: str | None = None) -> list[str]:
 
 
 def _queues_on(alias: str) -> list[KnownQueue]:
-    with connections[alias].cursor() as cursor:
+    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
         cursor.execute(sql.RECORDS.text)
         records = {name: (face, json.loads(settings), paused) for name, face, settings, paused in cursor.fetchall()}
     faces = {name: face for face, name in _faces_by_rows(alias)}
@@ -104,7 +104,7 @@ def _queues_on(alias: str) -> list[KnownQueue]:
 def _faces_by_rows(alias: str) -> database.Rows:
     """Face and name of the queues that have rows; none if that takes too long to find out."""
     try:
-        with database.brief(alias, PATIENCE), connections[alias].cursor() as cursor:
+        with unmigrated.hinting(alias), database.brief(alias, PATIENCE), connections[alias].cursor() as cursor:
             cursor.execute(sql.NAMES.text, {"limit": MOST})
             rows: database.Rows = cursor.fetchall()
             return rows

@@ -149,7 +149,8 @@ def test_an_unknown_alias_is_refused_with_a_list_of_the_known(command):
 @pytest.mark.parametrize("command", ["workqueue_stats", "workqueue_reap"])
 def test_a_database_without_our_tables_is_told_in_a_sentence(command):
     execute("ALTER TABLE workqueue_queue RENAME TO gone")
-    with pytest.raises(CommandError, match=r"no tables of django_workqueue yet\. Run `manage\.py migrate`"):
+    said = r"Database 'default' has no tables of django_workqueue yet\. Run `manage\.py migrate`\."
+    with pytest.raises(CommandError, match=said):
         run(command)
 
 

@@ -10,10 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from django_workqueue import database
+from django_workqueue import unmigrated
 from django_workqueue.exceptions import WorkqueueError
-
-NO_TABLES = "The database has no tables of django_workqueue yet. Run `manage.py migrate` on it."
 
 
 def add_selection(parser: CommandParser) -> None:
@@ -36,6 +34,6 @@ def told() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    if database.sqlstate(error) == database.UNDEFINED_TABLE:
-        return NO_TABLES
+    if unmigrated.is_cause(error) and (hints := getattr(error, "__notes__", [])):
+        return str(hints[-1])
     return f"The database did not answer: {error}"

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import psycopg
-from django.db import connections, models
+from django.db import DatabaseError, connections, models
 
-from .. import database
+from .. import database, unmigrated
 from ..database import Connection, Rows
 from ..sql import Statement
 
@@ -113,12 +113,20 @@ class WorkQuerySet(models.QuerySet[M]):
     def _send(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> Rows:
         text = statement.of(queue)
         params = {name: sent(value) for name, value in params.items()}
-        if self._own is not None:
+        alias = self._db or database.writes_to(self.model) if self._own is None else self._own.alias
+        try:
+            if self._own is None:
+                return self._send_here(alias, statement, text, params)
             if statement.silent:
                 self._own.run(text, params)
                 return []
             return self._own.execute(text, params, prepare=statement.prepare, ordered=statement.ordered)
-        connection = connections[self._db or database.writes_to(self.model)]
+        except DatabaseError as error:
+            unmigrated.hint(error, alias)
+            raise
+
+    def _send_here(self, alias: str, statement: Statement, text: str, params: Mapping[str, Any]) -> Rows:
+        connection = connections[alias]
         database.require_postgresql(connection)
         with connection.cursor() as cursor:
             # What is set for a statement would outlive it in a transaction; and where values are bound by the

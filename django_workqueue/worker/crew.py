@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from django_workqueue import unmigrated
 from django_workqueue.engine import Outcome, Verb
 
 from . import journal
@@ -80,15 +81,30 @@ class Crew:
     @property
     def gave_up(self) -> str | None:
         """In words, why a drain cannot come to its end. Who works on and on waits instead."""
+        return self._lasting(GIVE_UP, f"could not be used for {GIVE_UP:g} s")
+
+    @property
+    def in_the_way(self) -> str | None:
+        """In words, what keeps a drain from its work just now, or has from the first."""
+        why = self._lasting(0.0, "could not be used in the end")
+        if why is None and self._draining:
+            silent = [alias for alias, outage in self.outages.items() if not outage.reached]
+            why = (
+                f"database {silent[0]!r} has not answered in time, so not all that is due was done" if silent else None
+            )
+        return why
+
+    def _lasting(self, seconds: float, how: str) -> str | None:
+        """What has kept a drain from its work for so long."""
         if not self._draining:
             return None
         for alias, outage in self.outages.items():
-            error = outage.lasting(GIVE_UP)
-            if error is not None:
-                said = journal.in_words(error)
-                return (
-                    f"database {alias!r} could not be used for {GIVE_UP:g} s, so not all that is due was done: {said}"
-                )
+            error = outage.lasting(seconds)
+            if error is None:
+                continue
+            if unmigrated.is_cause(error):
+                return journal.no_tables(alias, error)
+            return f"database {alias!r} {how}, so not all that is due was done: {journal.first_line(error)}"
         return None
 
     def busy(self) -> bool:

@@ -9,10 +9,19 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from django_workqueue import database
+from django_workqueue import unmigrated
 from django_workqueue.engine import Handler
 
 logger = logging.getLogger("django_workqueue")
+
+# What the parts of a worker do with the database.
+DOING = {
+    "claim": "claiming work",
+    "start": "noting what starts",
+    "settle": "writing what became of work",
+    "renew": "renewing leases",
+    "maintain": "looking after the queues",
+}
 
 
 def started(queues: Iterable[str], *, concurrency: int, pid: int) -> None:
@@ -125,12 +134,22 @@ def refused_outcome(queue: str, what: str, error: BaseException) -> None:
 
 def gone(alias: str, part: str, error: BaseException) -> None:
     """The database cannot be reached."""
-    logger.error("database %r cannot be used (%s): %s; trying again until it can", alias, part, _first_line(error))
+    logger.error(
+        "database %r cannot be used for %s: %s; trying again until it can", alias, DOING[part], first_line(error)
+    )
 
 
 def refused(alias: str, part: str, error: BaseException) -> None:
     """The database will not do what a part of the worker needs."""
-    logger.error("database %r refuses (%s): %s; trying again until it does not", alias, part, in_words(error))
+    if unmigrated.is_cause(error):
+        logger.error("%s; trying again until it has", no_tables(alias, error))
+    else:
+        logger.error(
+            "database %r refuses what %s needs: %s; trying again until it does not",
+            alias,
+            DOING[part],
+            first_line(error),
+        )
 
 
 def accepted(alias: str, seconds: float) -> None:
@@ -140,7 +159,7 @@ def accepted(alias: str, seconds: float) -> None:
 
 def reconnected(alias: str, part: str, error: BaseException) -> None:
     """A connection was lost, and the next try had another."""
-    logger.info("database %r: a connection (%s) was cut and made anew: %s", alias, part, _first_line(error))
+    logger.info("database %r: the connection for %s was cut and made anew: %s", alias, DOING[part], first_line(error))
 
 
 def back(alias: str, seconds: float) -> None:
@@ -150,7 +169,7 @@ def back(alias: str, seconds: float) -> None:
 
 def broken(part: str, error: BaseException) -> None:
     """Our own code raised where it should not."""
-    logger.error("%s raised %r; going on", part, error, exc_info=error)
+    logger.error("%s raised %r; going on", DOING.get(part, part), error, exc_info=error)
 
 
 def child_died(pid: int, how: str, *, again_in: float) -> None:
@@ -183,11 +202,12 @@ def how_it_ended(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
-def in_words(error: BaseException) -> str:
-    """A database's error on one line, with what to do if that is known."""
-    missing = database.sqlstate(error) == database.UNDEFINED_TABLE
-    return _first_line(error) + (" (run `manage.py migrate` on it)" if missing else "")
+def no_tables(alias: str, error: BaseException) -> str:
+    """That the database was not migrated, and what to do."""
+    command = unmigrated.command(alias)
+    return f"database {alias!r} has no tables of django_workqueue yet ({first_line(error)}): run `{command}`"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """A database's error on one line."""
     return next(iter(str(error).strip().splitlines()), repr(error))

@@ -171,14 +171,16 @@ class Line:
         with self._lock:
             self._tell("drop", batch.fence.token, idents)
 
-    def say_goodbye(self, *, finished: bool, gave_up: str | None = None) -> None:
-        """Tell what was done in all. Nobody need come after us if we are `finished`, there being nothing left to do,
-        or `gave_up`, for the reason that it tells."""
+    def say_goodbye(self, *, finished: bool, gave_up: str | None = None, in_the_way: str | None = None) -> None:
+        """Tell what was done in all, and what was `in_the_way` of more. Nobody need come after us if we are
+        `finished`, there being nothing left to do, or `gave_up`, for the reason that it tells."""
         self._finished = finished or gave_up is not None
         self._flush(1.0)
         self._report()
         if gave_up is not None:
             self._send("gave_up", gave_up)
+        if in_the_way is not None:
+            self._send("in_the_way", in_the_way)
         self._flush(1.0)
 
     def stop(self, timeout: float) -> bool:

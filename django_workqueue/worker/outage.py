@@ -11,7 +11,8 @@ import time
 
 from django.db import DatabaseError, InterfaceError
 
-from django_workqueue.database import UNDEFINED_TABLE, Verdict, sqlstate, verdict
+from django_workqueue import unmigrated
+from django_workqueue.database import Verdict, sqlstate, verdict
 
 from . import journal
 
@@ -26,7 +27,7 @@ class Outage:
     A connection that fails once and then works was cut, perhaps in an outage that is over, and is no outage itself.
 
     `trouble` is, for each part whose last try failed for whatever reason and that tries again, since when it has done
-    nothing else, and the error of the last.
+    nothing else, and the error of the last. `reached` is whether anything was ever done.
     """
 
     def __init__(self, alias: str) -> None:
@@ -34,6 +35,7 @@ class Outage:
         self.trouble: dict[str, tuple[float, BaseException]] = {}  # single operations, atomic
         self.failing: dict[str, BaseException] = {}  # the parts whose last try failed, with the first error since then
         self.refusing: set[tuple[str | None, str]] = set()  # what was refused, by kind; all that was said
+        self.reached = False
         self._told = False
         self._since = 0.0
         self._refused_since = self._refused_at = 0.0
@@ -63,8 +65,7 @@ class Outage:
 
     def refused(self, part: str, error: BaseException) -> None:
         """The database does not do what a part wants. That a table is missing is the same for all of them."""
-        state = sqlstate(error)
-        kind = (state, "" if state == UNDEFINED_TABLE else part)
+        kind = (sqlstate(error), "" if unmigrated.is_cause(error) else part)
         with self._lock:
             self._refused_at = time.monotonic()
             if not self.refusing:
@@ -85,9 +86,12 @@ class Outage:
             journal.accepted(self.alias, seconds)
 
     def lasting(self, seconds: float) -> BaseException | None:
-        """The last error of a part without which no work comes to its end, if it has failed for so long."""
+        """The last error of a part without which no work comes to its end, if it has failed for so long.
+
+        That there are no tables is no passing state: then, if it has failed at all.
+        """
         for since, error in filter(None, map(self.trouble.get, ESSENTIAL)):
-            if time.monotonic() - since >= seconds:
+            if time.monotonic() - since >= seconds or unmigrated.is_cause(error):
                 return error
         return None
 
@@ -103,6 +107,7 @@ class Patience:
     def succeeded(self) -> None:
         """All is well."""
         self._wait = FIRST
+        self.outage.reached = True
         self.rests()
         if self.outage.refusing:
             self.outage.accepted()

@@ -65,6 +65,7 @@ class Shift:
             keeper=keeper,
         )
         self.gave_up: str | None = None  # why, if a drain did
+        self.in_the_way: str | None = None  # of a drain that was ended early: what kept it from its work
         self._asked = False
 
     def stop(self) -> None:
@@ -83,6 +84,10 @@ class Shift:
             while monotonic() < until and not self._is_over():
                 crew.bell.wait(min(1.0, until - monotonic()))
                 self.gave_up = crew.gave_up
+            if not crew.finished:
+                self.in_the_way = crew.in_the_way
+            if not self._is_over():
+                self.gave_up = self.in_the_way  # the time is up
         finally:
             crew.stop(self.stop_within)
         return crew.counts
@@ -113,7 +118,9 @@ def child_shift(
     crew = shift.crew
     enqueues.rest(1.0)  # the process ends without ceremony: let go of the last wakes, counters and spans
     tracing.flush()
-    keepers[0].say_goodbye(finished=crew.finished and not crew.worn_out, gave_up=shift.gave_up)
+    keepers[0].say_goodbye(
+        finished=crew.finished and not crew.worn_out, gave_up=shift.gave_up, in_the_way=shift.in_the_way
+    )
     return WORN_OUT if crew.worn_out else 0
 
 

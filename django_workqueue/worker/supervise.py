@@ -89,6 +89,8 @@ class Supervisor:
         self._kill_at = NEVER
         self._done = [Counts() for _ in range(processes)]  # of the processes that have ended
         self._gave_up: str | None = None  # why, if a child did
+        self._in_the_way: str | None = None  # of a child, when it ended
+        self._time_is_up = False
         self._misconfigured: str | None = None  # how, if a child could not begin for that
         self._looked_at = monotonic()
         self._selector = selectors.DefaultSelector()
@@ -110,7 +112,8 @@ class Supervisor:
         self._signals.on_stop(self.stop)
         while self._children or (self._to_start and not self._stop_asked):
             now = monotonic()
-            if now >= self._stop_at:
+            if now >= self._stop_at and not self._stop_asked:
+                self._time_is_up = True
                 self.stop()
             if self._stop_asked and self._kill_at == NEVER:
                 self._ask_children()
@@ -124,8 +127,9 @@ class Supervisor:
         if self._misconfigured is not None:
             raise ImproperlyConfigured(self._misconfigured)
         counts = sum(self._done, Counts())
-        if self._gave_up is not None:
-            raise Unavailable(f"{self._gave_up}. Until then: {counts}.")
+        why = self._gave_up or (self._in_the_way if self._time_is_up else None)
+        if why is not None:
+            raise Unavailable(f"{why}. Until then: {counts}.")
         return counts
 
     def stop(self) -> None:
@@ -275,6 +279,8 @@ class Supervisor:
             child.counts = Counts(*numbers)
         elif verb == "gave_up":
             (self._gave_up,) = message
+        elif verb == "in_the_way":
+            (self._in_the_way,) = message
         elif verb == "misconfigured":
             (self._misconfigured,) = message
             child.finished = True

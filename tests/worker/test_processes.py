@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -59,13 +60,55 @@ def test_with_names_only_those_are_worked(shop: Shop, goods: Queue[str], make_qu
 
 
 def test_a_drain_whose_database_is_away_ends_within_bounds_and_says_so(shop: Shop) -> None:
-    process = shop.start("--drain", "--processes", "2", SHOP_DATABASE="away", SHOP_GIVE_UP="1")
+    process = shop.start("--drain", "--processes", "2", SHOP_DATABASE="1", SHOP_GIVE_UP="1")
     said = output_of(process)
     assert process.returncode == 1
     assert "CommandError: database 'default' could not be used for 1 s, so not all that is due was done: " in said
     assert "Until then: 0 completed, 0 failed" in said
     assert "Traceback" not in said
     assert "starting another" not in said
+
+
+def test_a_drain_on_a_database_without_our_tables_says_what_to_run_and_exits_1(shop: Shop) -> None:
+    process = shop.start("--drain", "--max-seconds", "20", SHOP_DATABASE="bare")
+    said = output_of(process)
+    assert process.returncode == 1
+    assert "CommandError: database 'default' has no tables of django_workqueue yet " in said
+    assert ": run `manage.py migrate`. Until then: 0 completed" in said
+    assert "Traceback" not in said
+
+
+def test_a_drain_whose_time_is_up_while_its_database_is_away_exits_1(shop: Shop) -> None:
+    process = shop.start("--drain", "--max-seconds", "1", SHOP_DATABASE="1")
+    said = output_of(process)
+    assert process.returncode == 1
+    assert "CommandError: database 'default' could not be used in the end, so not all that is due was done: " in said
+
+
+def test_a_drain_whose_time_is_up_before_its_database_answers_exits_1(shop: Shop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = shop.start("--drain", "--max-seconds", "1", SHOP_DATABASE=str(silent.getsockname()[1]))
+        said = output_of(process)
+    assert process.returncode == 1
+    assert "CommandError: database 'default' has not answered in time, so not all that is due was done. " in said
+
+
+def test_a_drain_that_is_stopped_while_its_database_is_away_exits_0(shop: Shop) -> None:
+    process = shop.start("--drain", SHOP_DATABASE="1")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.terminate()
+    said = first + output_of(process)
+    assert "started" in said
+    assert process.returncode == 0
+
+
+def test_a_drain_whose_time_is_up_with_work_left_exits_0(shop: Shop, goods: Queue[str]) -> None:
+    goods.enqueue_many(f"sleep-0.5-{number}" for number in range(10))
+    process = shop.start("--drain", "--max-seconds", "1", "--concurrency", "1")
+    assert "0 failed" in output_of(process)
+    assert process.returncode == 0
+    assert goods.stats().ready
 
 
 def test_an_unknown_name_is_a_command_error_that_lists_the_known_ones(shop: Shop) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_workqueue import partitions
-from django_workqueue.management.asking import NO_TABLES, told
+from django_workqueue import partitions, unmigrated
+from django_workqueue.database import resolve
+from django_workqueue.management.asking import told
 from django_workqueue.partitions import FREE, Partition
 
 FREE_SECONDS = f"{FREE.total_seconds():g}"
@@ -47,7 +48,7 @@ class Command(BaseCommand):
     def _found(self, database: str | None) -> list[Partition]:
         found = partitions.partitions(database)
         if not found:  # for there is always DEFAULT
-            raise CommandError(NO_TABLES)
+            raise CommandError(unmigrated.sentence(resolve(database)))
         return found
 
     def _change(

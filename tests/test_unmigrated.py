@@ -1,0 +1,106 @@
+"""A database that was not migrated yet: everybody who meets it says which, and what to run."""
+
+import asyncio
+import copy
+import io
+import traceback
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connections, transaction
+
+from django_workqueue import JobQueue, Queue, unmigrated
+from django_workqueue.worker import Counts, Unavailable, Worker
+from tests.interleave import wait_until
+from tests.worker.conftest import Running
+
+SENTENCE = "Database 'bare' has no tables of django_workqueue yet. Run `manage.py migrate --database bare`."
+
+
+@pytest.fixture
+def bare(django_db_setup, django_db_blocker):
+    """The settings of an alias on which none of our tables is to be seen."""
+    settings = connections.settings["bare"] = copy.deepcopy(connections.settings["default"])
+    settings["OPTIONS"] = {"options": "-c search_path=nowhere"}
+    with django_db_blocker.unblock():
+        yield settings
+        connections["bare"].close()
+        connections["default"].close()
+    del connections["bare"]
+    del connections.settings["bare"]
+
+
+def test_the_command_names_every_alias_but_the_default():
+    assert unmigrated.command("default") == "manage.py migrate"
+    assert unmigrated.command("queue") == "manage.py migrate --database queue"
+
+
+def inside(enqueue):
+    with transaction.atomic(using="bare"):
+        enqueue()
+
+
+@pytest.mark.parametrize("how", [lambda enqueue: enqueue(), inside])
+@pytest.mark.parametrize(
+    "enqueue",
+    [
+        lambda: Queue("unmigrated", using="bare").enqueue("a"),
+        lambda: JobQueue("unmigrated-jobs", using="bare").enqueue("a"),
+        lambda: asyncio.run(JobQueue("unmigrated-jobs", using="bare").aenqueue("a")),
+    ],
+)
+def test_an_enqueue_raises_what_the_database_does_with_a_hint(bare, how, enqueue):
+    with pytest.raises(ProgrammingError, match="does not exist") as caught:
+        how(enqueue)
+    assert caught.value.__notes__ == [SENTENCE]
+    assert traceback.format_exception(caught.value)[-1].strip() == SENTENCE
+
+
+def test_so_do_the_methods_by_hand(bare):
+    queue = Queue("unmigrated", using="bare")
+    for call in (queue.claim, queue.stats, queue.pause, queue.reap, lambda: queue.remove("a")):
+        with pytest.raises(ProgrammingError) as caught:
+            call()
+        assert caught.value.__notes__ == [SENTENCE]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["workqueue_stats", "--database", "bare"],
+        ["workqueue_stats", "--database", "bare", "--exact"],
+        ["workqueue_reap", "--database", "bare"],
+        ["workqueue_partition", "--database", "bare", "list"],
+        ["workqueue_partition", "--database", "bare", "create", "hot"],
+    ],
+)
+def test_every_command_says_so_in_the_same_words(bare, arguments):
+    with pytest.raises(CommandError) as caught:
+        call_command(*arguments, stdout=io.StringIO())
+    assert str(caught.value) == SENTENCE
+
+
+def test_a_drain_ends_at_once_and_says_so(bare):
+    queue = Queue("unmigrated-drain", using="bare")
+    queue.handler(lambda item: None)
+    with pytest.raises(Unavailable, match=r"'bare' has no tables .*: run `manage\.py migrate --database bare`\. Until"):
+        Worker([queue]).drain()
+
+
+def test_a_worker_says_so_and_works_once_the_tables_are_there(bare, caplog):
+    queue, ran = Queue("unmigrated-at-first", using="bare"), []
+    queue.handler(lambda item: ran.append(item.key))
+    running = Running(queue, poll=0.1)
+    try:
+        said = "has no tables of django_workqueue yet"
+        wait_until(lambda: said in caplog.text)
+        assert running.thread.is_alive()
+        bare["OPTIONS"] = {}
+        queue.enqueue("a")
+        wait_until(lambda: ran == ["a"], 20)
+        assert caplog.text.count(said) == 1
+        assert "run `manage.py migrate --database bare`" in caplog.text
+    finally:
+        running.stop()
+        queue.remove("a")
+    assert running.counts == Counts(completed=1)
