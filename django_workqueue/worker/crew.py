@@ -87,11 +87,9 @@ class Crew:
     def in_the_way(self) -> str | None:
         """In words, what keeps a drain from its work just now, or has from the first."""
         why = self._lasting(0.0, "could not be used in the end")
-        if why is None and self._draining:
-            silent = [alias for alias, outage in self.outages.items() if not outage.reached]
-            why = (
-                f"database {silent[0]!r} has not answered in time, so not all that is due was done" if silent else None
-            )
+        silent = [alias for alias, outage in self.outages.items() if not outage.reached]
+        if why is None and self._draining and silent:
+            return f"database {silent[0]!r} has not answered in time, so not all that is due was done"
         return why
 
     def _lasting(self, seconds: float, how: str) -> str | None:

@@ -88,7 +88,8 @@ class Worker:
     def drain(self) -> Counts:
         """Work in this process until nothing is due, then return what was done.
 
-        Raises `Unavailable` if the database cannot be used for 30 s meanwhile, and what `run` raises.
+        Raises `Unavailable` if the database cannot be used for 30 s meanwhile, or has no tables of ours, and what
+        `run` raises.
         """
         with Signals() as signals:
             return self.work(replace(self.options, drain=True, processes=1), signals)
