@@ -1,9 +1,23 @@
 """Checks of arguments, at the edge: what was given, and what is wanted."""
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LONGEST = timedelta(days=365_250)  # a thousand years; beyond it lies the end of the server's calendar
 MAX_WHOLE = 2**31 - 1
+
+
+def several(name: str, values: Iterable[T], *, one: str) -> Iterable[T]:
+    """Any number of `one`. Raises `TypeError` for what would silently be taken apart: a text, or a mapping."""
+    if isinstance(values, (str, bytes, bytearray, Mapping)):
+        raise TypeError(
+            f"{name} is a list or another iterable, with a {one} each, not a {type(values).__qualname__}. "
+            f"To give a single {one}, put it into a list."
+        )
+    return values
 
 
 def whole(name: str, value: object, *, least: int, most: int = MAX_WHOLE) -> int:

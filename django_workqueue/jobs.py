@@ -101,7 +101,9 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """Add a job for each payload; their ids, in order. None is added if a payload is refused."""
         options = self._options(run_at, delay, priority, max_attempts)
-        return self._enqueue(self._waiting(kind, payloads, options), timeout)
+        return self._enqueue(
+            self._waiting(kind, arguments.several("payloads", payloads, one="payload"), options), timeout
+        )
 
     async def aenqueue(
         self,
@@ -131,7 +133,9 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """`enqueue_many` for coroutines."""
         options = self._options(run_at, delay, priority, max_attempts)
-        return await self._aenqueue(self._waiting(kind, payloads, options), timeout)
+        return await self._aenqueue(
+            self._waiting(kind, arguments.several("payloads", payloads, one="payload"), options), timeout
+        )
 
     def _options(
         self,
@@ -225,8 +229,9 @@ class JobQueue(Face[ListedSource]):
         """
         most = self.source.max_claim
         limit = most if limit is None else min(arguments.whole("limit", limit, least=1), most)
-        named = None if kinds is None else sorted({check_kind(kind) for kind in kinds})
-        return self.source.claim_here(limit, arguments.positive("lease", lease), named)
+        if kinds is not None:
+            kinds = sorted({check_kind(kind) for kind in arguments.several("kinds", kinds, one="kind")})
+        return self.source.claim_here(limit, arguments.positive("lease", lease), kinds)
 
     def complete(self, *jobs: Job, result: JSON = None) -> int:
         """Finish claimed jobs, fenced on their leases; how many were."""

@@ -11,7 +11,7 @@ import json
 import re
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from .exceptions import EmptyKey, InvalidKey, KeyDecodeError, KeyHasControlCharacter, KeyTooLong, of_queue
@@ -97,6 +97,12 @@ class CheckedCodec(Generic[K]):
             raise KeyDecodeError(f"the key {text!r} does not encode: {type(error).__name__}: {error}") from error
 
 
+def _of_another_type(wanted: str, key: object) -> InvalidKey:
+    several = isinstance(key, Iterable) and not isinstance(key, (str, bytes, tuple, Mapping))
+    advice = ". Several keys are given one by one, as in enqueue(*keys)" if several else ""
+    return InvalidKey(f"this queue's keys are {wanted}, not {type(key).__qualname__}: {key!r}{advice}")
+
+
 def check_text(text: str, key: object) -> None:
     """Raise unless `text` can be stored as a key. `key` is what the caller gave, for the message."""
     if not text:
@@ -147,7 +153,7 @@ class _Scalar(Generic[K]):
 
     def encode(self, key: K) -> str:
         if not isinstance(key, self.key) or (isinstance(key, bool) and self.key is int):
-            raise InvalidKey(f"this queue's keys are {self.key.__qualname__}, not {type(key).__qualname__}: {key!r}")
+            raise _of_another_type(self.key.__qualname__, key)
         value = self.value_of(key)
         try:
             return str(value)
@@ -167,7 +173,7 @@ class _Plain:
     def encode(self, key: str) -> str:
         if type(key) is not str:
             if not isinstance(key, str):
-                raise InvalidKey(f"this queue's keys are str, not {type(key).__qualname__}: {key!r}")
+                raise _of_another_type("str", key)
             key = str.__str__(key) if not isinstance(key, enum.Enum) else str(key.value)
         return key
 
@@ -204,7 +210,7 @@ class _Record(Generic[K]):
 
     def encode(self, key: K) -> str:
         if not self._is_one(key):
-            raise InvalidKey(f"this queue's keys are {_name(self.key)}, not {type(key).__qualname__}: {key!r}")
+            raise _of_another_type(_name(self.key), key)
         parts = self.to_json(key)
         try:
             return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))

@@ -132,7 +132,7 @@ class Queue(Face[KeyedSource], Generic[K]):
     def _waiting_entries(self, entries: Iterable[Entry[K] | K]) -> list[Waiting]:
         encode = self.source.settings.key.encode
         waiting: list[Waiting] = []
-        for entry in entries:
+        for entry in arguments.several("entries", entries, one="key"):
             if isinstance(entry, Entry):
                 due = due_after(arguments.delay(entry.delay))
                 waiting.append((encode(entry.key), check_priority(entry.priority), due))

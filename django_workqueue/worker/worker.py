@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_workqueue import conf, discovery, engine
+from django_workqueue import arguments, conf, discovery, engine
 from django_workqueue.database import resolve
 from django_workqueue.engine import Source
 
@@ -59,7 +59,7 @@ class Worker:
         poll: timedelta | float | None = None,
         shutdown_timeout: timedelta | float | None = None,
     ) -> None:
-        self._queues = None if queues is None else list(queues)
+        self._queues = None if queues is None else list(arguments.several("queues", queues, one="queue"))
         self._using = using
         self.options = Options(
             concurrency=CONCURRENCY if concurrency is None else _at_least_one("concurrency", concurrency),

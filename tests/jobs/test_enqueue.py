@@ -291,6 +291,25 @@ def test_options_of_the_wrong_kind_are_refused(queue, table, options, error, mes
     assert table.stored() == []
 
 
+@pytest.mark.parametrize("payloads", ["abc", b"abc", bytearray(b"abc"), {"to": "x"}])
+def test_a_single_payload_is_not_taken_for_a_collection_of_them(queue, table, payloads):
+    for call in (queue.enqueue_many, async_to_sync(queue.aenqueue_many)):
+        with pytest.raises(
+            TypeError, match=r"payloads is a list .*, not a \w+\. .* single payload, put it into a list"
+        ):
+            call("welcome", payloads)
+    assert table.stored() == []
+    queue.enqueue_many("welcome", iter([payloads] if isinstance(payloads, (str, dict)) else [1]))
+    assert len(table.stored()) == 1
+
+
+def test_a_single_kind_is_not_taken_for_a_collection_of_them(queue):
+    queue.enqueue("m")
+    for call in (queue.claim, async_to_sync(queue.aclaim)):
+        with pytest.raises(TypeError, match=r"kinds is a list .*, not a str"):
+            call(kinds="m")
+
+
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [

@@ -4,6 +4,7 @@ import functools
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_workqueue import Entry, Item, Queue
 from tests.keyed.test_enqueue import HOUR, MINUTE
@@ -53,6 +54,17 @@ def test_a_queue_is_not_made_of_what_it_cannot_be_made_of(name, options, error, 
         (lambda queue: queue.enqueue_many(["a", Entry("b", 0, 7)]), TypeError, r"delay is a timedelta, not 7"),
         (lambda queue: queue.enqueue_many(["a", 5]), ValueError, r"str.*int: 5"),
         (lambda queue: queue.enqueue_many(5), TypeError, r"iterable"),
+        (
+            lambda queue: queue.enqueue_many("abc"),
+            TypeError,
+            r"entries is a list .*, not a str\. .* put it into a list",
+        ),
+        (lambda queue: queue.enqueue_many(b"abc"), TypeError, r"entries is a list .*, not a bytes"),
+        (lambda queue: queue.enqueue_many({"a": 1}), TypeError, r"entries is a list .*, not a dict"),
+        (lambda queue: async_to_sync(queue.aenqueue_many)("abc"), TypeError, r"entries is a list .*, not a str"),
+        (lambda queue: queue.enqueue(["a", "b"]), ValueError, r"not list: .* one by one, as in enqueue\(\*keys\)"),
+        (lambda queue: queue.remove({"a"}), ValueError, r"not set: .* one by one"),
+        (lambda queue: queue.enqueue(b"a"), ValueError, r"not bytes: b'a'$"),
         (lambda queue: queue.claim(0), ValueError, r"limit lies between 1 and \d+; got 0"),
         (lambda queue: queue.claim(-5), ValueError, r"limit lies between 1"),
         (lambda queue: queue.claim(1.5), TypeError, r"limit is a whole number, not 1\.5"),

@@ -315,6 +315,8 @@ def test_queues_are_given_as_objects_or_names_and_unknown_ones_are_refused(make_
         Worker([unhandled]).drain()
     with pytest.raises(ValueError, match=r"no handler is registered for a queue 'worker.* on database 'other'"):
         Worker([known.name], using="other").sources()
+    with pytest.raises(TypeError, match=r"queues is a list .*, not a str\. To give a single queue, put it into a list"):
+        Worker(known.name)
 
 
 @pytest.mark.parametrize(
