@@ -161,10 +161,11 @@ def test_a_database_without_our_tables_is_told_in_a_sentence(words):
             cursor.execute("DROP SCHEMA without_tables")
 
 
-@pytest.mark.parametrize("words", [["list"], ["create", "hot"]])
+@pytest.mark.parametrize("words", [["list"], ["create", "hot"], ["drop", "hot"]])
 def test_an_unknown_alias_is_refused_with_a_list_of_the_known(words):
-    with pytest.raises(CommandError, match=r"nowhere.*Those there are: default, other"):
-        command("--database", "nowhere", *words)
+    for given in (["--database", "nowhere", *words], [*words, "--database", "nowhere"]):
+        with pytest.raises(CommandError, match=r"nowhere.*Those there are: default, other"):
+            command(*given)
 
 
 @pytest.mark.django_db(transaction=False)

@@ -1,6 +1,6 @@
 """`workqueue_partition list | create QUEUE | drop QUEUE`: give a hot queue a partition of its own, or take it back."""
 
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -19,11 +19,14 @@ class Command(BaseCommand):
     help = "List, create or drop the partitions of single queues, online."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--database", metavar="ALIAS", help="the database alias; WORKQUEUE_DATABASE if not given")
+        alias: dict[str, Any] = {"metavar": "ALIAS", "help": "the database alias; WORKQUEUE_DATABASE if not given"}
+        parser.add_argument("--database", **alias)
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="list | create QUEUE | drop QUEUE")
-        verbs.add_parser("list", help="show every partition")
+        listing = verbs.add_parser("list", help="show every partition")
         create = verbs.add_parser("create", help="give a queue a partition of its own, and move its rows there")
         drop = verbs.add_parser("drop", help="move a queue's rows back to DEFAULT, and drop its partition")
+        for verb in (listing, create, drop):
+            verb.add_argument("--database", default=SUPPRESS, **alias)  # or it would undo what stands before the verb
         for verb in (create, drop):
             verb.add_argument("queue", metavar="QUEUE")
             verb.add_argument("--face", choices=sorted(partitions.TABLES), help="for a queue nobody has used yet")
