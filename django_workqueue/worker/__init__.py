@@ -4,7 +4,8 @@
 """
 
 from .counts import Counts
-from .serve import reloading, serve
+from .reload import reloading
+from .serve import serve
 from .shift import Options
 from .supervise import Unavailable
 from .worker import Unworkable, Worker, WornOut

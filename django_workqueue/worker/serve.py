@@ -5,11 +5,7 @@ Signals are received before anything slow begins.
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
-from dataclasses import replace
-
-from django.utils import autoreload
 
 from django_workqueue.discovery import autodiscover
 
@@ -33,19 +29,3 @@ def serve(names: Sequence[str], options: Options, *, using: str | None = None, b
         if signals.received:
             return Counts()
         return worker.work(options, signals, supervised=True, beside=beside)
-
-
-def reloading(names: Sequence[str], options: Options, *, using: str | None = None) -> Counts:
-    """The same for development: begins again when code changes. One process, on a thread beside Django's reloader."""
-    total: list[Counts] = []
-
-    def work() -> None:
-        autoreload.raise_last_exception()
-        autodiscover(names)
-        worker = Worker(list(names) or None, using=using)
-        atexit.register(worker.stop, 2.0)  # the reloader ends the process with sys.exit: give back what is in hand
-        with Signals() as signals:  # none of its own: this is not the main thread
-            total.append(worker.work(replace(options, processes=1), signals))
-
-    autoreload.run_with_reloader(work)
-    return sum(total, Counts())

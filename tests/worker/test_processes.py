@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -173,6 +175,47 @@ def test_several_processes_and_reload_are_refused(shop: Shop) -> None:
     process = shop.start("--reload", "--processes", "2")
     assert "CommandError: --processes does not go with --reload" in output_of(process)
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("module", ["models", "urls", "tasks"])  # set up by Django, checked, found by us
+@pytest.mark.timeout(180)
+def test_reload_outlives_code_that_cannot_be_imported_and_goes_on_when_it_is_mended(
+    shop: Shop, goods: Queue[str], tmp_path: Path, module: str
+) -> None:
+    app = tmp_path / "fragile"
+    app.mkdir()
+    for name in ("__init__", "models", "tasks", "urls"):
+        (app / f"{name}.py").write_text("urlpatterns = []\n")
+    (tmp_path / "fragile_settings.py").write_text(
+        "from tests.worker.settings import *\n"
+        "INSTALLED_APPS = [*INSTALLED_APPS, 'fragile']\n"
+        "ROOT_URLCONF = 'fragile.urls'\n"
+    )
+    said = tmp_path / "said"
+    process = shop.start(
+        "shop-sync",
+        "--reload",
+        redirect=f'> "{said}" 2>&1',
+        DJANGO_SETTINGS_MODULE="fragile_settings",
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{house.PROJECT}",
+    )
+    goods.enqueue("ok-1")
+    shop.wait_for("ended", "ok-1")
+
+    def rewrite(text: str, came: Callable[[], bool]) -> None:
+        """Change the module until that is noticed: a change just before the reloader's first look is not."""
+        for _ in range(12):
+            (app / f"{module}.py").write_text(text)
+            with suppress(AssertionError):
+                wait_until(came, 5)
+                return
+        raise AssertionError(said.read_text())
+
+    rewrite("urlpatterns = [\n", lambda: "SyntaxError" in said.read_text())
+    assert process.poll() is None
+    goods.enqueue("ok-2")
+    rewrite("urlpatterns = []\n", lambda: len(shop.notes("ended")) == 2)
+    assert process.poll() is None
 
 
 def test_database_keeps_to_the_queues_of_one_alias(shop: Shop) -> None:

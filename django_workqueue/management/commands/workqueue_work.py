@@ -68,6 +68,12 @@ class Command(BaseCommand):
             "--reload", action="store_true", help="start again when code changes; one process, for development"
         )
 
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """As any command; with --reload the checks are made where the reloader outlives what they import."""
+        if options.get("reload"):
+            self.requires_system_checks = []
+        return super().execute(*args, **options)
+
     def handle(self, *_: Any, **given: Any) -> None:
         """Serve."""
         self._log(verbosity=given["verbosity"])
@@ -86,9 +92,10 @@ class Command(BaseCommand):
         if server and given["reload"]:
             raise CommandError("--metrics-port does not go with --reload, which has no supervisor to serve them.")
         beside = [server] if server else []
+        check = (lambda: None) if given["skip_checks"] else self.check
         try:
             counts: Counts = (
-                reloading(given["queues"], options, using=given["database"])
+                reloading(given["queues"], options, using=given["database"], check=check)
                 if given["reload"]
                 else serve(given["queues"], options, using=given["database"], beside=beside)
             )
