@@ -34,6 +34,8 @@ class MetricsServer:
         registry.register(self._collector)
         self._server = _Server((address, port), type("Handler", (_Handler,), {"registry": registry}))
         self.port: int = self._server.server_address[1]
+        host = str(self._server.server_address[0])
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._refresh_at = 0.0

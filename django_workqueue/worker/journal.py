@@ -104,27 +104,26 @@ def loop_ended(error: BaseException) -> None:
 
 def lost(queue: str, number: int) -> None:
     """Leases ended under running handlers."""
-    logger.warning("%s: %d leases were lost; what their handlers did will not be counted", queue, number)
+    leases, their = ("lease was", "its handler") if number == 1 else ("leases were", "their handlers")
+    logger.warning("%s: %d %s lost; what %s did will not be counted", queue, number, leases, their)
 
 
 def ended(queue: str, number: int) -> None:
     """Runs whose work is no longer theirs, though nobody took it over."""
-    logger.info(
-        "%s: %d runs had ended already: cancelled, removed, completed or released by hand, or written by a try without "
-        "an answer; nothing more is written of them",
-        queue,
-        number,
-    )
+    runs = "run" if number == 1 else "runs"
+    logger.info("%s: %d %s had ended already: cancelled, removed or settled otherwise", queue, number, runs)
 
 
 def abandoned(number: int) -> None:
     """Handlers did not end in time."""
-    logger.warning("%d handlers did not end in time; their work is given back", number)
+    handlers, their = ("handler", "its") if number == 1 else ("handlers", "their")
+    logger.warning("%d %s did not end in time; %s work is given back", number, handlers, their)
 
 
 def unsettled(number: int) -> None:
     """Outcomes could not be written before the end."""
-    logger.error("%d outcomes could not be written; their leases will lapse and the work be run again", number)
+    outcomes, their = ("outcome", "its lease") if number == 1 else ("outcomes", "their leases")
+    logger.error("%d %s could not be written; %s will lapse and the work be run again", number, outcomes, their)
 
 
 def refused_outcome(queue: str, what: str, error: BaseException) -> None:

@@ -163,6 +163,7 @@ def test_a_worker_serves_metrics_of_what_its_processes_do(shop, goods):  # noqa:
     goods.enqueue("quick-1-b")
     wait_until(lambda: re.search(r'workqueue_completed_total\{.*"shop-sync"\} 1', scraped() or ""), deadline=40)
     process.terminate()
+    assert process.communicate(timeout=30)[0].count(f"metrics are served at http://127.0.0.1:{port}/metrics") == 1
     assert process.wait(30) == 0
 
 

@@ -231,7 +231,7 @@ def test_a_lost_lease_is_seen_by_the_handler_and_its_outcome_is_dropped_and_coun
     lane: Any = next(iter(running.worker._shift.crew.lanes))  # type: ignore[union-attr]
     wait_until(lambda: lane.tally.lost == 1)
     assert (queue.stats().completed, queue.stats().leased) == (0, 1)
-    assert "1 leases were lost" in caplog.text
+    assert "1 lease was lost" in caplog.text
     assert "had ended already" not in caplog.text
 
 
@@ -253,8 +253,8 @@ def test_what_a_handler_ended_by_hand_is_not_called_lost(
     queue.enqueue("a")
     worker = Worker([queue])
     assert worker.drain() == Counts()
-    assert f"{queue.name}: 1 runs had ended already" in caplog.text
-    assert "leases were lost" not in caplog.text
+    assert f"{queue.name}: 1 run had ended already" in caplog.text
+    assert "will not be counted" not in caplog.text
 
 
 def test_a_settlement_that_landed_without_an_answer_is_not_called_lost_when_it_is_repeated(
@@ -274,8 +274,8 @@ def test_a_settlement_that_landed_without_an_answer_is_not_called_lost_when_it_i
     queue.enqueue("a")
     Worker([queue]).drain()
     assert queue.stats().completed == 1
-    assert "1 runs had ended already" in caplog.text
-    assert "leases were lost" not in caplog.text
+    assert "1 run had ended already" in caplog.text
+    assert "will not be counted" not in caplog.text
 
 
 @pytest.mark.parametrize("after", ["taken", "finished"])
@@ -298,7 +298,7 @@ def test_a_lease_that_lapsed_under_a_handler_is_called_lost_also_when_the_other_
     if after == "finished":
         assert queue.complete(*other) == 1
     gate.set()
-    wait_until(lambda: f"{queue.name}: 1 leases were lost" in caplog.text)
+    wait_until(lambda: f"{queue.name}: 1 lease was lost" in caplog.text)
     running.stop()
 
 

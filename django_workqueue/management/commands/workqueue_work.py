@@ -18,6 +18,8 @@ from django_workqueue.worker import Counts, Options, Unavailable, Unworkable, re
 if TYPE_CHECKING:
     from django_workqueue.prometheus import MetricsServer
 
+logger = logging.getLogger("django_workqueue")
+
 
 class Command(BaseCommand):
     """Parses, serves, prints."""
@@ -91,6 +93,8 @@ class Command(BaseCommand):
         server = _metrics_server(given["metrics_port"]) if given["metrics_port"] else None
         if server and given["reload"]:
             raise CommandError("--metrics-port does not go with --reload, which has no supervisor to serve them.")
+        if server:
+            logger.info("metrics are served at %s", server.url)
         beside = [server] if server else []
         check = (lambda: None) if given["skip_checks"] else self.check
         try:
@@ -118,7 +122,6 @@ class Command(BaseCommand):
 
     def _log(self, *, verbosity: int) -> None:
         """Let the worker be heard where the project has not said what to do with logs."""
-        logger = logging.getLogger("django_workqueue")
         if verbosity < 1 or logger.hasHandlers():
             return
         handler = logging.StreamHandler(self.stderr)
