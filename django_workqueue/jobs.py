@@ -101,9 +101,7 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """Add a job for each payload; their ids, in order. None is added if a payload is refused."""
         options = self._options(run_at, delay, priority, max_attempts)
-        return self._enqueue(
-            self._waiting(kind, arguments.several("payloads", payloads, one="payload"), options), timeout
-        )
+        return self._enqueue(self._waiting(kind, payloads, options), timeout)
 
     async def aenqueue(
         self,
@@ -133,9 +131,7 @@ class JobQueue(Face[ListedSource]):
     ) -> list[int]:
         """`enqueue_many` for coroutines."""
         options = self._options(run_at, delay, priority, max_attempts)
-        return await self._aenqueue(
-            self._waiting(kind, arguments.several("payloads", payloads, one="payload"), options), timeout
-        )
+        return await self._aenqueue(self._waiting(kind, payloads, options), timeout)
 
     def _options(
         self,
@@ -156,6 +152,7 @@ class JobQueue(Face[ListedSource]):
 
     def _waiting(self, kind: str, values: Iterable[JSON], options: tuple[int, float, int, int]) -> list[Waiting]:
         kind, dumps = check_kind(kind), payloads.dumps
+        values = arguments.several("payloads", values, one="payload")
         try:
             return [Waiting(kind, dumps(value), *options, "{}") for value in values]
         except InvalidPayload as error:

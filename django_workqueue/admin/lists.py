@@ -181,9 +181,7 @@ class ListPage(Page):
     tabs: ClassVar[tuple[str, ...]]
     template: ClassVar[str]
     ident: ClassVar[type[Any]]
-    beside: ClassVar[frozenset[str]] = frozenset(
-        {"database", "after"}
-    )  # what an address of the list has besides filters
+    beside: ClassVar[frozenset[str]] = frozenset({"database", "after"})  # what an address has besides filters
 
     def get_urls(self) -> list[URLPattern]:
         """The list, and what is done to it."""
