@@ -175,8 +175,8 @@ _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
 _FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
       AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
 _OF_CLAIM = "q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint"
-_BEGAN = f"statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond'"
-_TIME_AND_START = f"statement_timestamp() AS t, {_BEGAN} AS began"
+_TIME_AND_START = f"""statement_timestamp() AS t,
+      statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
 
 _UTC = """'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""
 
@@ -240,8 +240,8 @@ FAIL = Statement(
      SELECT q.id, statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
       (%(finals)s::boolean[])[{_PLACE}] AS final, (%(uncounts)s::int[])[{_PLACE}] AS n,
       (%(errors)s::text[])[{_PLACE}]::jsonb
-       || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}),
-        'started', to_char(COALESCE(q.started_at, {_BEGAN}) AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts) AS e,
+       || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts)
+       AS e,
       {_TIME_AND_START} FROM workqueue_job q
      WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
     failed AS (
@@ -252,7 +252,8 @@ FAIL = Statement(
       finished_at = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN target.t END,
       attempts = GREATEST(q.attempts - target.n, 0),
       errors = CASE WHEN target.e IS NULL THEN q.errors
-       ELSE jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]') END,
+       ELSE jsonb_path_query_array(q.errors || (target.e || jsonb_build_object('started',
+        to_char(COALESCE(q.started_at, target.began) AT TIME ZONE 'UTC', {_UTC}))), '$[last - 19 to last]') END,
       started_at = CASE WHEN target.n = 0 THEN COALESCE(q.started_at, target.began) END,
       worker_ids = CASE
        WHEN target.n = 1 THEN CASE WHEN q.started_at IS NULL THEN q.worker_ids ELSE q.worker_ids - -1 END
