@@ -101,5 +101,6 @@ def read(folder: Path) -> History:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines():
-        yield json.loads(line)
+    """What a process noted, but for a last line in the middle of which it was killed."""
+    *whole, _torn = path.read_text().split("\n")
+    return map(json.loads, whole)

@@ -1,11 +1,12 @@
 """The checker itself: each kind of broken promise is found."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .checker import Rules, check
-from .history import Ask, History, Run
+from .history import Ask, History, Run, read
 
 
 class Tables:
@@ -27,6 +28,13 @@ def broken(history: History, rules: Rules | None = None, *, left: Any = (), jobs
 
 def run(started: float, ended: float | None, outcome: str | None = "ok", **more: Any) -> Run:
     return Run("q", more.pop("name", "a"), more.pop("attempt", 1), more.pop("pid", 1), started, ended, outcome, **more)
+
+
+def test_a_line_in_the_middle_of_which_a_process_was_killed_was_not_noted(tmp_path: Path) -> None:
+    noted = '{"what": "ask", "queue": "q", "names": ["a"], "began": 1, "acked": 2}\n'
+    (tmp_path / "1.jsonl").write_text(noted + noted[:30])
+    (tmp_path / "2.jsonl").write_text("")
+    assert read(tmp_path) == History([Ask("q", "a", 1, 2)])
 
 
 def test_all_is_well() -> None:
