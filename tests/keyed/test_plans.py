@@ -4,6 +4,7 @@ Costs are counted in buffers, which a busy machine does not change. The rows tha
 the table's statistics know nothing of them unless the test says so.
 """
 
+import contextlib
 import json
 from contextlib import contextmanager
 from datetime import timedelta
@@ -454,21 +455,28 @@ def misjudged(own, writer):
     return (PLANNED,) in own.execute(sql_planner.MISJUDGED.text)
 
 
-def test_figures_that_are_far_from_the_truth_are_corrected_and_no_others(session, forgotten, around, own, wait_until):
+@pytest.fixture
+def crowded(session, forgotten, around, own, wait_until):
+    """More rows than the planner believes in. (Before PostgreSQL 15 the report of what was written may get lost.)"""
+    for batch in "abc":
+        around(MANY, key=f"'{batch}' || i")
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: misjudged(own, session), 5)
+            return
+    raise AssertionError("it is never known")
+
+
+def test_figures_that_are_far_from_the_truth_are_corrected_and_no_others(session, crowded, own):
     def believed():
         return session.execute("SELECT reltuples FROM pg_class WHERE relname = %s", [PLANNED]).fetchone()[0]
 
     assert believed() < 1000
-    around(MANY)
-    wait_until(lambda: misjudged(own, session))
     planner.correct(own)
     assert believed() > MANY / 2
     assert not misjudged(own, session)
 
 
-def test_somebody_elses_analyze_is_not_waited_for(session, forgotten, around, connect, own, wait_until):
-    around(MANY)
-    wait_until(lambda: misjudged(own, session))
+def test_somebody_elses_analyze_is_not_waited_for(crowded, connect, own):
     holder = connect(autocommit=False)
     holder.execute(f"LOCK TABLE {PLANNED} IN SHARE UPDATE EXCLUSIVE MODE")
     try:
