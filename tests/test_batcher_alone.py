@@ -185,9 +185,11 @@ def test_what_is_raised_into_a_caller_while_it_writes_is_its_own(
     assert lane.written == ["a", "b"]
 
 
+@pytest.mark.parametrize("itself", [False, True])
 def test_a_caller_that_did_not_get_to_write_and_could_not_say_so_holds_nobody_up_for_long(
-    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch, itself: bool
 ) -> None:
+    """Interrupted again as it took back what it was about to do. Neither others nor that thread itself."""
     monkeypatch.setattr(writer, "ALONE_BEGINS_WITHIN", 0.05)
     lane = Recorder()
 
@@ -200,7 +202,10 @@ def test_a_caller_that_did_not_get_to_write_and_could_not_say_so_holds_nobody_up
         with pytest.raises(KeyboardInterrupt):
             batcher.submit(lane, ["a"], 10)
 
-    aside(batcher.submit, lane, ["b"], 10).result(10)
+    if itself:
+        batcher.submit(lane, ["b"], 10)
+    else:
+        aside(batcher.submit, lane, ["b"], 10).result(10)
     assert lane.written == ["a", "b"]
 
 
@@ -239,25 +244,6 @@ def test_a_thread_that_is_interrupted_when_it_begins_to_write_can_enqueue_again(
         assert not batcher._writer.is_me()
     batcher.submit(lane, ["b"], 10)
     assert lane.written[-1] == "b"
-
-
-def test_a_thread_that_is_interrupted_twice_before_it_writes_can_enqueue_again(
-    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second time while it was taking back what it was about to do."""
-    lane = Recorder()
-
-    def interrupted(*_: Any) -> bool:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(batcher, "_write_alone", interrupted)
-        patch.setattr(batcher, "_leave", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            batcher.submit(lane, ["a"], 10)
-
-    batcher.submit(lane, ["b"], 10)
-    assert lane.written == ["a", "b"]
 
 
 def test_a_caller_that_is_interrupted_as_it_says_by_when_takes_that_back(make_batcher: MakeBatcher) -> None:
