@@ -19,15 +19,22 @@ SENTENCE = "Database 'bare' has no tables of django_workqueue yet. Run `manage.p
 
 @pytest.fixture
 def bare(django_db_setup, django_db_blocker):
-    """The settings of an alias on which none of our tables is to be seen."""
+    """An alias on which none of our tables is to be seen: it has a schema of its own, which is empty."""
     settings = connections.settings["bare"] = copy.deepcopy(connections.settings["default"])
-    settings["OPTIONS"] = {"options": "-c search_path=nowhere"}
+    settings["OPTIONS"] = {"options": "-c search_path=bare"}
     with django_db_blocker.unblock():
-        yield settings
+        execute("CREATE SCHEMA bare")
+        yield
         connections["bare"].close()
+        execute("DROP SCHEMA bare CASCADE")
         connections["default"].close()
     del connections["bare"]
     del connections.settings["bare"]
+
+
+def execute(sql):
+    with connections["default"].cursor() as cursor:
+        cursor.execute(sql)
 
 
 def test_the_command_names_every_alias_but_the_default():
@@ -95,12 +102,11 @@ def test_a_worker_says_so_and_works_once_the_tables_are_there(bare, caplog):
         said = "has no tables of django_workqueue yet"
         wait_until(lambda: said in caplog.text)
         assert running.thread.is_alive()
-        bare["OPTIONS"] = {}
+        call_command("migrate", "workqueue", database="bare", verbosity=0)
         queue.enqueue("a")
         wait_until(lambda: ran == ["a"], 20)
         assert caplog.text.count(said) == 1
         assert "run `manage.py migrate --database bare`" in caplog.text
     finally:
         running.stop()
-        queue.remove("a")
     assert running.counts == Counts(completed=1)
