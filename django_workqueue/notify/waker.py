@@ -72,8 +72,7 @@ class Waker:
         self._due: dict[str, float] = {}  # queues to wake, and when; 0.0 if the sending thread has been told
         self._sent: dict[str, float] = {}  # when that was last done, for as long as it matters
         self._along: dict[str, Errand] = {}  # those that go along with what is written
-        self._asked: set[str] = set()  # for which wakes, since one last went along
-        self._after: set[str] = set()  # for which something was written since, behind which none went
+        self._asked: set[str] = set()  # for which there is more to tell than the last that went along told
         self._failures = 0
         self._timer: threading.Thread | None = None
         self._looks_at = 0.0  # when the timer does, unless it is told
@@ -88,16 +87,14 @@ class Waker:
         if self._sent.get(queue, -INTERVAL) + INTERVAL <= now and conf.notify():
             self._sent[queue] = now
             self._asked.discard(queue)
-            self._after.discard(queue)
             self._along[queue] = self._connection.behind = Errand((NOTIFY_ONE, {"queue": queue}))
         else:
-            self._after.add(queue)
+            self._asked.add(queue)
 
     def wake(self, queue: str) -> None:
         """Wake the queue's workers, after a commit."""
-        if not self._went_along(queue) or queue in self._after:
+        if not self._went_along(queue) or queue in self._asked:
             self._ask(queue)
-        self._after.discard(queue)
         self._send()
 
     def wake_later(self, queue: str) -> None:
