@@ -19,6 +19,7 @@ import pytest
 from django.apps import apps
 from django.db import connections
 
+from django_workqueue import engine
 from tests import interleave
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -36,7 +37,11 @@ def _nothing_left(request: pytest.FixtureRequest) -> None:
     """A test with the mark `django_db` begins with empty tables, whatever a test or a thread committed before it.
 
     For the queue's folders, whose `db` neither wraps a test in a transaction nor flushes, each test has its own queue.
+    Queues on an alias that another test had to itself are forgotten, should anything hold them still.
     """
+    for alias, name in list(engine._sources):
+        if alias is not None and alias not in connections.settings:
+            engine._sources.pop((alias, name), None)
     marker = request.node.get_closest_marker("django_db")
     if marker is None:
         return

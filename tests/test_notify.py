@@ -33,6 +33,7 @@ LISTENS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() A
 
 @pytest.fixture(autouse=True)
 def every_listener_ends() -> Iterator[None]:
+    assert notify.close(10)  # those that other tests have left lingering
     yield
     assert notify.close(10)
     assert not listener_threads()
