@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from django.db import connection, connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from django_workqueue import Queue
+from django_workqueue.database import Connection
 from django_workqueue.models import WorkItem
 from django_workqueue.worker import Worker
 from tests import conftest as house
@@ -61,6 +63,23 @@ def queue(make_queue: MakeQueue) -> Queue[str]:
 def rows() -> Rows:
     """`rows(queue)`: its rows by key."""
     return lambda queue: {row.key: row for row in WorkItem.objects.filter(queue=queue.name)}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each statement was sent on connections of our own, by how it begins."""
+    statements = Counter[str]()
+
+    def counting(send: Callable[..., Any]) -> Callable[..., Any]:
+        def count(connection: Connection, statement: str, *args: Any, **options: Any) -> Any:
+            statements[statement[:60]] += 1
+            return send(connection, statement, *args, **options)
+
+        return count
+
+    for name in ("execute", "run"):
+        monkeypatch.setattr(Connection, name, counting(getattr(Connection, name)))
+    return statements
 
 
 class Running:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -216,6 +217,17 @@ def test_completions_are_group_committed(queue: Queue[str], monkeypatch: pytest.
     Worker([queue]).drain()
     assert sum(sizes) == 10_000
     assert len(sizes) < 100
+
+
+def test_a_worker_sends_no_more_than_a_dozen_statements_for_a_thousand_items(
+    queue: Queue[str], sent: Counter[str]
+) -> None:
+    """Claims, completions, and what it says of itself: how fast a drain is rests on how few they are."""
+    queue.handler(lambda item: None)
+    queue.enqueue_many(keys(10_000))
+    sent.clear()
+    assert Worker([queue]).drain() == Counts(completed=10_000)
+    assert 0 < sent.total() <= 120, sent
 
 
 def test_a_single_completion_waits_for_no_other(queue: Queue[str], working: Working) -> None:

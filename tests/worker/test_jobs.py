@@ -5,6 +5,7 @@ import itertools
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -257,6 +258,14 @@ def test_a_supervised_process_hears_of_a_cancelled_job(shop: Shop, kind: str) ->
     shop.wait_for("cancelled", "a", deadline=10)
     assert time.monotonic() - cancelled < 5
     assert row(queue, number).outcome == "cancelled"
+
+
+def test_a_worker_sends_no_more_than_a_dozen_statements_for_a_thousand_jobs(jobs: JobQueue, sent: Counter[str]) -> None:
+    jobs.handler("tile")(lambda job: None)
+    jobs.enqueue_many("tile", [{"number": number} for number in range(10_000)])
+    sent.clear()
+    assert Worker([jobs]).drain() == Counts(completed=10_000)
+    assert 0 < sent.total() <= 120, sent
 
 
 def test_a_result_that_changes_after_it_was_returned_is_kept_as_it_was(jobs: JobQueue) -> None:
