@@ -67,7 +67,7 @@ class Model:
         return job.state == "leased" and job.lapsed and (job.attempts < job.max_attempts or not job.started)
 
     def claim(self, limit, kinds, *, mark):
-        """The jobs that a claim must hand out, and whether it had to leave any."""
+        """The jobs that a claim must hand out. Short, it buries what is spent; a worker's (no `mark`) if it is empty."""
         due = self.claimable(kinds)[:limit]
         lapsed = [number for number in due if self.jobs[number].state == "leased"]
         taken = [number for number in due if number not in lapsed[self.lapsed_at_once :]]
@@ -77,7 +77,7 @@ class Model:
             job.state, job.lapsed, job.started = "leased", False, mark
             job.workers += mark
             job.runs += mark
-        if len(due) < limit and taken == due:
+        if len(due) < limit and taken == due and (mark or not taken):
             self.bury()
         return taken
 
