@@ -43,7 +43,8 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
 MINIMUM_VERSION = (14, 0)
-PATIENCE = timedelta(seconds=60)  # how long a server may take over one statement of ours
+PATIENCE = timedelta(seconds=60)  # how long a server may take over one statement of ours …
+AFTER_PATIENCE = timedelta(seconds=2)  # … and how much later it gives up itself
 # What a connection that is silently gone is noticed by, unless OPTIONS say otherwise. (Seconds; milliseconds.)
 NOTICING = {
     "connect_timeout": 10,
@@ -157,15 +158,16 @@ class Connection:
             Any, Any
         ] = {}  # by model, the queryset that sends here: one costs as much as a short statement
         # Each of our statements has an index to go by. A plan kept from when a table was small must not scan it later.
-        # How long a statement may take is ours to say: another's limit would be taken for a refusal.
+        # How long a statement may take is ours to say: another's limit would be taken for a refusal. The server's comes
+        # after the patience is over. It would never notice that nobody waits any more for what itself waits for a lock.
         self._session = {
             "default_transaction_isolation": "read committed",
             "enable_seqscan": "off",
             "jit": "off",
-            "statement_timeout": "0",
+            "statement_timeout": _milliseconds(patience + AFTER_PATIENCE),
         }
         if lock_timeout is not None:
-            self._session["lock_timeout"] = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
+            self._session["lock_timeout"] = _milliseconds(lock_timeout)
         if not synchronous_commit:
             self._session["synchronous_commit"] = "off"
         self._ordered = ordered
@@ -466,7 +468,7 @@ def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
     behind: it is rolled back, in a transaction of the caller's to where it began.
     """
     require_postgresql(connections[alias])
-    settings["statement_timeout"] = f"{max(1, round(patience.total_seconds() * 1000))}ms"
+    settings["statement_timeout"] = _milliseconds(patience)
     with transaction.atomic(using=alias):
         with connections[alias].cursor() as cursor:
             made = ", ".join("set_config(%s, %s, true)" for _ in settings)
@@ -503,6 +505,11 @@ def transaction_token(connection: BaseDatabaseWrapper) -> int:
         connection.on_commit(hook.committed, robust=True)
     connection.__dict__["_workqueue_transaction"] = (token, hook)
     return token
+
+
+def _milliseconds(duration: timedelta) -> str:
+    """A time limit as the server's settings are written. 0 would be none."""
+    return f"{max(1, round(duration.total_seconds() * 1000))}ms"
 
 
 class _CommitHook:

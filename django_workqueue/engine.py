@@ -107,7 +107,8 @@ _SETTLED = ("completed", "failed", "retried", "snoozed", "returned", "dead", "lo
 class Claim:
     """One claim's work, all under one fence.
 
-    `full` says that more is probably due, `marks` that some of the work must pass through `start_on` before it starts.
+    `full` says that more is probably due, `paused` that none was looked for, `marks` that some of the work must pass
+    through `start_on` before it starts.
     """
 
     fence: Fence
@@ -115,6 +116,7 @@ class Claim:
     works: list[Any] = field(default_factory=list)
     reclaimed: int = 0
     full: bool = False
+    paused: bool = False
     marks: bool = False
 
 

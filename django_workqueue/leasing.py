@@ -203,15 +203,14 @@ class LeasingSource(Source):
                 count=len(claimed.rows),
             )
             look = floors.look_again() if len(rows) < limit and not look.beginning else None
-        return self._ordered(fence, lease, rows, full=len(rows) >= limit)
+        return self._ordered(fence, lease, rows, full=len(rows) >= limit, paused=claimed.paused)
 
     def next_due_among(self, table: Any, floors: Floors, within: timedelta) -> timedelta | None:
         """In how long the first of what is scheduled comes due; None: not within that time.
 
         At the priorities in use: where these are not cheap to find out, at those known.
         """
-        ranks = {*floors.ranks, *(() if floors.dear else self.discover(table))}
-        due = table.next_due(self.name, sorted(ranks), within=within)
+        due = table.next_due(self.name, floors.ranks, discover=0 if floors.dear else MAX_RANKS, within=within)
         return None if due is None else timedelta(microseconds=due)
 
     def lease_rows_inside(
@@ -225,10 +224,12 @@ class LeasingSource(Source):
         return self._ordered(fence, lease, claimed.rows, full=len(claimed.rows) >= limit)
 
     @staticmethod
-    def _ordered(fence: Fence, lease: timedelta, rows: list[Row], *, full: bool) -> tuple[Claim, list[Row]]:
+    def _ordered(
+        fence: Fence, lease: timedelta, rows: list[Row], *, full: bool, paused: bool = False
+    ) -> tuple[Claim, list[Row]]:
         rows.sort(key=_position)
         rows.sort(key=_priority, reverse=True)
-        return Claim(fence, lease, [], sum(row[4] for row in rows), full), rows
+        return Claim(fence, lease, [], sum(row[4] for row in rows), full, paused), rows
 
     def discover(self, table: Any) -> list[int]:
         """The ranks in use, the loudest `MAX_RANKS` of them."""

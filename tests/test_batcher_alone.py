@@ -209,6 +209,31 @@ def test_a_caller_that_did_not_get_to_write_and_could_not_say_so_holds_nobody_up
     assert lane.written == ["a", "b"]
 
 
+def test_nor_does_it_take_itself_for_the_one_that_writes_while_the_database_is_gone(
+    batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ALONE_BEGINS_WITHIN", 0.05)
+    gone = [Gone()]
+    lane = Recorder(fails=lambda entries: gone[0] if gone else None)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher, "_write_alone", interrupted)
+        patch.setattr(batcher, "_leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+    begun = aside(batcher.submit, lane, ["b"], 20)
+    wait_until(lambda: lane.attempts)
+
+    with pytest.raises(EnqueueTimeout):
+        batcher.submit(lane, ["c"], 0.1)
+    gone.clear()
+    begun.result(20)
+    assert lane.written[:2] == ["a", "b"]
+
+
 def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
     batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

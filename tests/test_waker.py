@@ -409,6 +409,29 @@ def test_what_is_written_after_a_wake_that_went_along_has_one_of_its_own(heard: 
     commits.batcher.close(10)
 
 
+def test_a_caller_that_is_interrupted_takes_no_wake_with_it(heard: Any) -> None:
+    """The second of two came too soon after the first to go along, and is still to be followed."""
+
+    class Interrupting(set[str]):
+        def discard(self, queue: str) -> None:
+            super().discard(queue)
+            raise KeyboardInterrupt
+
+    commits = Commits()
+    commits.waker.send_along(QUEUE)
+    commits.connection.run("SELECT %(number)s::int", {"number": 1})
+    commits.waker.send_along(QUEUE)
+    time.sleep(INTERVAL)
+    commits.waker._asked = Interrupting(commits.waker._asked)
+    with pytest.raises(KeyboardInterrupt):
+        commits.waker.send_along(QUEUE)
+    commits.waker._asked = set(commits.waker._asked)
+    commits.waker.wake(QUEUE)
+    notes: list[str] = []
+    wait_until(lambda: notes.extend(heard()) or len(notes) == 2)
+    commits.batcher.close(10)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_with_notify_off_none_goes_along(queue: Any, settings: Any, heard: Any) -> None:
     settings.WORKQUEUE_NOTIFY = False

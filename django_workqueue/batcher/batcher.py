@@ -234,7 +234,7 @@ class Batcher:
         """Write on the caller's own thread, or if that does not succeed at once have the other go on with it."""
         deadline = deadline_in(timeout)
         with self._writer.turn:
-            if not call.done:
+            if batch.writer and not call.done:  # nobody has taken it over or given it up
                 self._writer.write_alone(batch, deadline)
         if call.done:
             self._thread.stood_in()

@@ -93,6 +93,7 @@ class Writer:
         batch = self.batch or self._next()
         if batch is None or batch.is_its_callers():
             return None
+        batch.writer = 0  # who has not begun by now does not any more
         while batch.groups:
             try:
                 results = self._write(batch, deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
     """The keyed queue's statements. Keys are encoded; waiting writers are given them in byte order."""
+
+    statements: ClassVar[Any] = items
 
     def enqueue(self, queue: str, keys: Sequence[str], priorities: Sequence[int], delays: Sequence[int]) -> None:
         """Merge keys into the set; `delays` in µs. No key may appear twice."""
@@ -81,15 +83,6 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         )
         at, took, paused, unfolded, asking = rows.pop()[-1]
         return Claimed(at, took - asking, rows, paused=bool(paused), unfolded=bool(unfolded), asking=asking)
-
-    def discover(self, queue: str, *, limit: int) -> list[int]:
-        """The ranks (negated priorities) in use, lowest first."""
-        return [rank for (rank,) in self.send(items.DISCOVER, queue, {"limit": limit})]
-
-    def next_due(self, queue: str, ranks: Sequence[int], *, within: timedelta) -> int | None:
-        """In how many µs the first of what is scheduled at these ranks comes due, if it does within that time."""
-        params = {"ranks": list(ranks), "within": microseconds(within)}
-        return cast("int | None", self.send(items.NEXT_DUE, queue, params)[0][0])
 
     def complete(
         self, queue: str, keys: Sequence[str], tokens: Sequence[int] | int | None = None, *, keep: bool = True

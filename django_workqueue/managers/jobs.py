@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 
@@ -55,6 +55,8 @@ class Settling:
 
 class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
     """The job queue's statements. Payloads and results are JSON text."""
+
+    statements: ClassVar[Any] = jobs
 
     def allot(self, count: int) -> list[int]:
         """Ids for jobs to come, ascending."""
@@ -141,15 +143,6 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         )
         at, took, skipped, paused = rows.pop()[-1]
         return Claimed(at, took, rows, skipped=skipped, paused=bool(paused))
-
-    def discover(self, queue: str, *, limit: int) -> list[int]:
-        """The ranks (negated priorities) in use, lowest first."""
-        return [rank for (rank,) in self.send(jobs.DISCOVER, queue, {"limit": limit})]
-
-    def next_due(self, queue: str, ranks: Sequence[int], *, within: timedelta) -> int | None:
-        """In how many µs the first of what is scheduled at these ranks comes due, if it does within that time."""
-        params = {"ranks": list(ranks), "within": microseconds(within)}
-        return cast("int | None", self.send(jobs.NEXT_DUE, queue, params)[0][0])
 
     def waiting_kinds(self, queue: str, *, known: list[str], hopeless: list[str], limit: int) -> list[str]:
         """Which kinds of task are due that are not known, among the first `limit` jobs that are not hopeless."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import psycopg
 from django.db import DatabaseError, connections, models
@@ -87,6 +87,7 @@ class Claimed:
 class WorkQuerySet(models.QuerySet[M]):
     """Sends statements where the queryset's alias, or a connection of our own, says."""
 
+    statements: ClassVar[Any]  # the table's
     _own: Connection | None = None
     _persistent = False
     _db: str | None
@@ -109,6 +110,18 @@ class WorkQuerySet(models.QuerySet[M]):
         if self._persistent:
             return database.retrying(lambda: self._send(statement, queue, params))
         return self._send(statement, queue, params)
+
+    def discover(self, queue: str, *, limit: int) -> list[int]:
+        """The ranks (negated priorities) in use, lowest first."""
+        return [rank for (rank,) in self.send(self.statements.DISCOVER, queue, {"limit": limit})]
+
+    def next_due(self, queue: str, known: Sequence[int], *, discover: int, within: timedelta) -> int | None:
+        """In how many µs the first of what is scheduled comes due, if it does within that time.
+
+        Looks at the ranks that are known, and first for up to `discover` others.
+        """
+        params = {"ranks": list(known), "discover": discover, "within": microseconds(within)}
+        return cast("int | None", self.send(self.statements.NEXT_DUE, queue, params)[0][0])
 
     def _send(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> Rows:
         text = statement.of(queue)

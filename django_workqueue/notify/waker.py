@@ -85,9 +85,10 @@ class Waker:
         """
         now = time.monotonic()
         if self._sent.get(queue, -INTERVAL) + INTERVAL <= now and conf.notify():
+            errand = self._along[queue] = Errand((NOTIFY_ONE, {"queue": queue}))  # asked for anew if it does not leave
             self._sent[queue] = now
             self._asked.discard(queue)
-            self._along[queue] = self._connection.behind = Errand((NOTIFY_ONE, {"queue": queue}))
+            self._connection.behind = errand
         else:
             self._asked.add(queue)
 

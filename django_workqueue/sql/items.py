@@ -159,7 +159,7 @@ DISCOVER = Statement(
     ordered=True,
 )
 
-NEXT_DUE = next_due("item", table="workqueue_item", still_open=OPEN, ident="key")
+NEXT_DUE = next_due("item", table="workqueue_item", still_open=OPEN, ident="key", ranks=_RANKS)
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
 # wants one to be there: an item that was never claimed has no token, and nor has a waiting row.

@@ -168,7 +168,7 @@ DISCOVER = Statement(
     ordered=True,
 )
 
-NEXT_DUE = next_due("job", table="workqueue_job", still_open=OPEN, ident="id")
+NEXT_DUE = next_due("job", table="workqueue_job", still_open=OPEN, ident="id", ranks=_RANKS)
 
 # Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
 _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"

@@ -198,7 +198,7 @@ class Claimer:
         if not claim.full:
             lane.low = -1
         look.found(len(claim.works), sent_at=sent_at, was_woken=was_woken, poll=self._poll * random.uniform(0.8, 1.2))
-        if not claim.full and self._busy is None:
+        if not (claim.full or claim.paused) and self._busy is None:
             self._ask_what_is_scheduled(look)
 
     def _ask_what_is_scheduled(self, look: Look) -> None:

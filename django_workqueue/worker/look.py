@@ -16,7 +16,9 @@ FLOOR = 0.005  # seconds; see Look.found
 GRAIN = 0.02  # seconds to which the times are rounded up at which work comes due, …
 MOST_DUES = 500  # … and how many of them are remembered; for the rest there is the poll
 ASKS_EVERY = 0.1  # seconds: how often it is asked when what is scheduled comes due …
-ASKS_SHARE = 100  # … and if that takes x, not again within 100 x
+ASKS_RARELY = 1.0  # … where others take it again and again, or it is not for this lane …
+ASKS_SHARE = 100  # … and if that takes x, not again within 100 x …
+ASKS_AT_LEAST_EVERY = 60.0  # … or this, should a single answer have been held up
 
 
 class Look:
@@ -32,7 +34,8 @@ class Look:
         self._announced: deque[float] = deque()  # when work will come due, as the settler has it …
         self._dues: list[float] = []  # … and as a heap, which is the claimer's alone
         self._scheduled = math.inf  # when the first of what is scheduled comes due, as the database has it …
-        self._ask_at = 0.0  # … and when that may be asked again
+        self._ask_at = 0.0  # … when that may be asked again …
+        self._asks_every = ASKS_EVERY  # … and after that
         self.wakeup = _Latch(self, ring)
 
     def wake(self) -> None:
@@ -60,6 +63,7 @@ class Look:
         if number:
             self.dry = False
             self._floor = 0.0
+            self._asks_every = ASKS_EVERY
         elif was_woken or self._scheduled <= sent_at:
             # … which grows from one vain wake to the next, so that a herd does not run for every crumb
             self._floor = min(max(FLOOR, self._floor * 2), self.lane.source.min_wake_interval.total_seconds())
@@ -67,6 +71,8 @@ class Look:
             heappop(self._dues)
         if self._scheduled <= sent_at:
             self._scheduled = math.inf
+            if not number:
+                self._asks_every = min(2 * self._asks_every, ASKS_RARELY)
         self._look_by(min([sent_at + poll, *self._dues[:1]]))
 
     def may_ask(self, now: float) -> bool:
@@ -78,7 +84,7 @@ class Look:
     def scheduled(self, due_in: float, *, asked_at: float) -> None:
         """The database's answer: in so many seconds, or not before the look that it was asked for."""
         now = monotonic()
-        self._ask_at = now + max(ASKS_EVERY, ASKS_SHARE * (now - asked_at))
+        self._ask_at = now + max(self._asks_every, min(ASKS_SHARE * (now - asked_at), ASKS_AT_LEAST_EVERY))
         self._scheduled = max(_rounded_up(now + due_in), self._looked_at + self._floor)
         self._look_by(self.at)
 
@@ -92,7 +98,7 @@ class Look:
             due = _rounded_up(self._announced.popleft())
             if len(self._dues) < MOST_DUES and due not in self._dues:
                 heappush(self._dues, due)
-            self.at = min(self.at, due)
+            self._look_by(min(self.at, due))
 
 
 def _rounded_up(due: float) -> float:

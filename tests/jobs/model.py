@@ -67,7 +67,7 @@ class Model:
         return job.state == "leased" and job.lapsed and (job.attempts < job.max_attempts or not job.started)
 
     def claim(self, limit, kinds, *, mark):
-        """The jobs that a claim must hand out. Short, it buries what is spent; a worker's (no `mark`) if it is empty."""
+        """The jobs that a claim must hand out. Short, it buries what is spent, a worker's if it is empty."""
         due = self.claimable(kinds)[:limit]
         lapsed = [number for number in due if self.jobs[number].state == "leased"]
         taken = [number for number in due if number not in lapsed[self.lapsed_at_once :]]

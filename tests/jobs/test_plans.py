@@ -185,7 +185,7 @@ def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_plann
     around(200)
     explained = Statement(statement.name, f"EXPLAIN (FORMAT JSON) {statement.text}", ordered=statement.ordered)
     params = claim_params(floors_at({0: (0, 0)})) | {"error": LAPSED, "outcome": "dead", "retention": 0}
-    params |= {"known": ["mail"], "hopeless": ["fax"], "ranks": [0], "within": 1}
+    params |= {"known": ["mail"], "hopeless": ["fax"], "ranks": [0], "discover": 64, "within": 1}
     own = Connection("default", application="test", ordered=ordered)
     try:
         ((plan,),) = WorkJob.objects.all().on(own).send(explained, name, params)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.db.utils import DatabaseError
@@ -55,9 +56,27 @@ def test_a_limit_on_statements_that_options_sets_is_not_for_our_own_connections(
     options(options="-c statement_timeout=50ms")
     own = Connection("default", application="test")
     try:
-        assert own.execute("SELECT current_setting('statement_timeout')") == [("0",)]
+        assert own.execute("SELECT pg_sleep(0.2)")
     finally:
         own.close()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_the_server_too_gives_up_a_statement_that_nobody_waits_for_any_more(queue, connect, wait_until, pooled):
+    """It does not notice by itself as long as it waits for a lock: sessions would pile up."""
+    holder, observer = connect(autocommit=False), connect()
+    holder.execute("LOCK workqueue_job")
+    own = Connection("default", application="gives up", patience=timedelta(seconds=0.3))
+    for _ in range(2):
+        if pooled:
+            own.raw.execute("SET statement_timeout = 0")
+            own.pooled, own._cursor = True, psycopg.ClientCursor(own.raw)
+        with pytest.raises(OperationalError, match=r"has not answered for 0\.3 s"):
+            own.execute("SELECT count(*) FROM workqueue_job")
+        own.close()
+    mine = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'gives up'"
+    assert observer.execute(mine).fetchall()
+    wait_until(lambda: not observer.execute(mine).fetchall())
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE], ids=str)

@@ -262,7 +262,7 @@ def test_a_statement_that_follows_an_index_is_sent_so_that_nothing_else_is_plann
     monkeypatch.setattr(Statement, "every", {})
     explained = Statement(statement.name, f"EXPLAIN (FORMAT JSON) {statement.text}", ordered=statement.ordered)
     params = claim_params(floors_at({0: (0, "")})) | {"retention": 0, "error": "no"}
-    params |= {"ranks": [0], "within": LEASE}
+    params |= {"ranks": [0], "discover": 64, "within": LEASE}
     rows = WorkItem.objects.all()
     own = Connection("default", application="test", ordered=way == "on a claimer's")
     try:
@@ -310,12 +310,17 @@ def test_a_claim_works_where_the_server_binds_the_values(queue, monkeypatch):
 def test_what_comes_due_next_is_found_beside_any_number_that_is_due_or_comes_later(session, around, name):
     around(MANY, priority="i %% 5", available_at="now() - i * interval '1 ms'")
     around(MANY, key="'later' || i", priority="i %% 5", available_at="now() + interval '1 day'")
-    params = {"ranks": [-4, -3, -2, -1, 0], "within": LEASE}
+    params = {"ranks": [-4, -3, -2, -1, 0], "discover": 64, "within": LEASE}
     plan = explain(session, items.NEXT_DUE.of(name), params, ordered=True)
-    assert buffers(plan) < 40
+    assert buffers(plan) < 60
     around(1, key="'next'", priority=3, available_at="now() + interval '30 seconds'")
-    assert 0 < WorkItem.objects.all().next_due(name, params["ranks"], within=timedelta(minutes=1)) <= 30_000_000
-    assert WorkItem.objects.all().next_due(name, [0, -4], within=timedelta(minutes=1)) is None
+
+    def next_due(*known: int, discover: int = 0) -> int | None:
+        return WorkItem.objects.all().next_due(name, known, discover=discover, within=timedelta(minutes=1))
+
+    for found in (next_due(-3), next_due(-3, 0, discover=64), next_due(discover=64), next_due(discover=2)):
+        assert 0 < found <= 30_000_000
+    assert next_due(0, -4) is next_due(-4, discover=1) is next_due() is None
 
 
 def test_discover_is_a_loose_scan(session, around, name):

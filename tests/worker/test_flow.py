@@ -272,6 +272,25 @@ def test_what_is_scheduled_is_run_when_it_comes_due_though_nobody_wakes_the_work
     assert ran[0][1] - begun >= 0.5
 
 
+def test_a_worker_of_a_paused_queue_only_polls(queue: Queue[str], working: Working, sent: Counter[str]) -> None:
+    """What comes due is not asked for: it would not be handed out."""
+    queue.handler(lambda item: None)
+    queue.pause()
+    for number in range(20):
+        queue.enqueue(str(number), delay=timedelta(seconds=number * 0.05))
+    sent.clear()
+    running = working(queue, poll=0.2)
+
+    def claims() -> int:
+        return sum(times for statement, times in sent.items() if statement.startswith("WITH halt"))
+
+    wait_until(lambda: claims() >= 5)
+    assert not [statement for statement in sent if "%(within)s" in statement]
+    queue.resume()
+    wait_until(lambda: queue.stats().completed == 20)
+    running.stop()
+
+
 def test_work_that_failed_is_run_again_as_soon_as_its_backoff_is_over(queue: Queue[str], working: Working) -> None:
     runs: list[float] = []
 

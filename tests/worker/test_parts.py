@@ -150,9 +150,60 @@ def test_many_who_look_for_one_that_is_scheduled_are_floored_as_by_wakes(look: L
 
 def test_how_often_it_is_asked_depends_on_what_that_takes(look: Look) -> None:
     now = time.monotonic()
-    look.scheduled(math.inf, asked_at=now - 3)
-    assert not look.may_ask(now + 100 * 3)
-    assert look.may_ask(now + 100 * 3 + 50)
+    look.scheduled(math.inf, asked_at=now - 0.3)
+    assert not look.may_ask(now + 100 * 0.3)
+    assert look.may_ask(now + 100 * 0.3 + 50)
+
+
+def test_an_answer_that_was_held_up_for_long_does_not_end_the_asking(look: Look) -> None:
+    now = time.monotonic()
+    look.scheduled(math.inf, asked_at=now - 20)
+    assert not look.may_ask(now + 50)
+    assert look.may_ask(now + 70)
+
+
+def test_who_never_gets_what_is_scheduled_asks_less_often_until_it_does(look: Look) -> None:
+    """It is for another lane, or others are always sooner."""
+    look.woken = False
+    pauses = []
+    for number in (0, 0, 0, 0, 0, 3):
+        now = time.monotonic()
+        look.scheduled(0.0, asked_at=now)
+        look.found(number, sent_at=look._scheduled, was_woken=False, poll=5.0)
+        asked_at = time.monotonic()
+        look.scheduled(math.inf, asked_at=asked_at)
+        pauses.append(round(look._ask_at - asked_at, 1))
+    assert pauses == [0.2, 0.4, 0.8, 1.0, 1.0, 0.1]
+
+
+def test_a_wake_while_it_is_noted_when_work_will_be_due_is_not_lost(lane: Lane) -> None:
+    class Interleaved(Look):
+        """A wake comes when `at` has been read to be set anew."""
+
+        wakes: bool = False
+
+        @property
+        def at(self) -> float:
+            known = self._at
+            if self.wakes:
+                self.wakes = False
+                self.wake()
+            return known
+
+        @at.setter
+        def at(self, value: float) -> None:
+            self._at = value
+
+    look = Interleaved(lane, lambda: None)
+    now = time.monotonic()
+    look.woken = False
+    look.found(0, sent_at=now, was_woken=False, poll=60.0)
+    look.due_in([3.0])
+    look.wakes = True
+    look._note_dues()
+    assert look.woken
+    assert look.is_due(now)
+    look.wakeup.close()
 
 
 def test_a_wake_while_it_is_asked_is_not_lost(look: Look) -> None:
