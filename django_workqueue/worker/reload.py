@@ -6,12 +6,13 @@ Django's own reloader watches the code that is imported, from inside the process
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +23,12 @@ from django_workqueue.discovery import autodiscover
 
 from .counts import Counts
 from .shift import Options
-from .signals import Signals
-from .worker import Worker
+from .signals import ASKS, Signals
+from .worker import ENOUGH, Worker
 
 CHANGED, FAILED = 3, 1  # exit codes of a process that is reloaded: by its reloader; before that could begin
 LOOK_EVERY = 1.0  # seconds
+STOP_WITHIN = 2.0  # seconds that running handlers have when the process is to end
 
 
 def reloading(
@@ -43,7 +45,7 @@ def reloading(
         check()
         autodiscover(names)
         worker = Worker(list(names) or None, using=using)
-        atexit.register(worker.stop, 2.0)  # the reloader ends the process with sys.exit: give back what is in hand
+        atexit.register(_give_back, worker)
         with Signals() as signals:  # none of its own: this is not the main thread
             total.append(worker.work(replace(options, processes=1), signals))
 
@@ -64,13 +66,36 @@ def _restarting() -> int:
     try:
         while True:
             before = _seen()
-            code = subprocess.run(arguments, env=environment, close_fds=False, check=False).returncode  # noqa: S603
+            code = _run(arguments, environment)
             while code == FAILED and _seen() == before:
                 time.sleep(LOOK_EVERY)
             if code not in (CHANGED, FAILED):
                 return code
     except KeyboardInterrupt:
         return 0
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Have one such process work; its exit code. What ends this process ends that one first, in order if it can be."""
+    process = subprocess.Popen(arguments, env=environment, close_fds=False)  # noqa: S603
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()  # after Ctrl-C on a terminal it is ending already, and takes no notice
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_WITHIN + ENOUGH + 1)
+            finally:  # at once, when told again
+                process.kill()
+                process.wait()
+
+
+def _give_back(worker: Worker) -> None:
+    """At the exit that the reloader or a signal asks for: give back what is in hand, undisturbed by another signal."""
+    for signum in ASKS:
+        signal.signal(signum, signal.SIG_IGN)
+    worker.stop(STOP_WITHIN)
 
 
 def _seen() -> dict[Path, float]:

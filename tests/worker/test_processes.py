@@ -218,6 +218,41 @@ def test_reload_outlives_code_that_cannot_be_imported_and_goes_on_when_it_is_men
     assert process.poll() is None
 
 
+@pytest.mark.parametrize(
+    ("signum", "whole_group"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)]
+)
+def test_reload_gives_back_what_is_in_hand_when_it_is_told_to_end(
+    shop: Shop, goods: Queue[str], rows: Rows, signum: int, whole_group: bool
+) -> None:
+    process = shop.start("shop-sync", "--reload", "--concurrency", "1", group=True)
+    goods.enqueue("sleep-60", "sleep-60-too")
+    child = int(wait_until(lambda: [pid for _, _, pid in shop.notes("started")], 30)[0])
+    assert goods.stats().leased
+    if whole_group:  # as Ctrl-C on a terminal does
+        os.killpg(process.pid, signum)
+    else:
+        process.send_signal(signum)
+    output_of(process)
+    assert process.returncode == 0
+    assert not Path(f"/proc/{child}").exists()
+    assert {key: (row.lease_token, row.attempts) for key, row in rows(goods).items()} == {
+        "sleep-60": (0, 0),
+        "sleep-60-too": (0, 0),
+    }
+
+
+def test_reload_told_twice_to_end_does_not_wait(shop: Shop, goods: Queue[str]) -> None:
+    process = shop.start("shop-sync", "--reload")
+    goods.enqueue("gil-60")
+    child = shop.wait_for("started", "gil-60")
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.terminate()
+    assert process.wait(5) == 0
+    assert not Path(f"/proc/{child}").exists()
+
+
 def test_database_keeps_to_the_queues_of_one_alias(shop: Shop) -> None:
     process = shop.start("--drain", "--database", "other")
     assert "no handler is registered for any queue on database 'other'. " in output_of(process)
@@ -399,7 +434,7 @@ def test_a_signal_ends_it_with_0_also_where_nobody_reads_what_it_prints(shop: Sh
     assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(5) == 0
 
 
 def test_a_signal_in_a_handler_lets_it_finish(shop: Shop, goods: Queue[str]) -> None:
