@@ -1,13 +1,14 @@
 """What people do to queues by hand: to some of their work, to all that matches, or to all there is.
 
-Each call is a number of statements that commit by themselves, in batches; what takes longer than asked for is left
-for the next call. Permissions and the log are for the pages.
+Each call is a number of statements that commit by themselves, in batches or for one row each; what takes longer than
+asked for is left for the next call. What was done is known also where a call fails half-way. Permissions and the log
+are for the pages.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -101,74 +102,86 @@ ITEM_DEEDS: dict[str, Deed] = {
 
 @dataclass(slots=True)
 class Progress:
-    """How much was done, and where to go on: None when all is."""
+    """How much was done so far, and where to go on: None at the beginning, and when all is."""
 
     done: int = 0
-    looked_at: int = 0
     next: Cursor | None = None
 
 
-def to_some(queues: Mapping[str, KnownQueue], deed: Deed, chosen: Sequence[tuple[str, Any]], **options: Any) -> int:
-    """Do it to the work named by queue and ident; how much was changed. Queues that there are not are passed over."""
+def to_some(
+    queues: Mapping[str, KnownQueue], deed: Deed, chosen: Sequence[tuple[str, Any]], **options: Any
+) -> Iterator[int]:
+    """Do it to the work named by queue and ident, queue by queue; how much was changed in each.
+
+    Queues that there are not are passed over.
+    """
     by_queue: dict[str, list[Any]] = {}
     for queue, ident in chosen:
         by_queue.setdefault(queue, []).append(ident)
-    return sum(
-        deed(queues[queue], sorted(set(idents)), options)
-        for queue, idents in sorted(by_queue.items())
-        if queue in queues
-    )
+    for queue, idents in sorted(by_queue.items()):
+        if queue in queues:
+            yield deed(queues[queue], sorted(set(idents)), options)
 
 
 def to_each(
-    queues: Mapping[str, KnownQueue], deed: Deed, chosen: Iterable[tuple[str, Any]], **options: Any
-) -> list[tuple[str, Any]]:
-    """Do it to the work named by queue and ident, one after the other; which of it was changed."""
-    return [each for each in sorted(set(chosen)) if to_some(queues, deed, [each], **options)]
+    queues: Mapping[str, KnownQueue],
+    deed: Deed,
+    chosen: Iterable[tuple[str, Any]],
+    *,
+    budget: timedelta = BUDGET,
+    **options: Any,
+) -> Iterator[tuple[tuple[str, Any], bool]]:
+    """Do it to the work named by queue and ident, one after the other, for as long as `budget` lasts.
+
+    Each that it was done to comes as soon as it was, and whether that changed it.
+    """
+    deadline = time.monotonic() + budget.total_seconds()
+    for each in chosen:
+        yield each, any(to_some(queues, deed, [each], **options))
+        if time.monotonic() > deadline:
+            return
 
 
 def to_all(
     browser: Browser[Any],
     filters: Filters,
     deed: Deed,
+    progress: Progress,
     *,
-    after: Cursor | None = None,
     budget: timedelta = BUDGET,
     **options: Any,
-) -> Progress:
-    """Do it to all that matches, batch by batch, for as long as `budget` lasts."""
+) -> None:
+    """Do it to all that matches from `progress` on, batch by batch, for as long as `budget` lasts."""
     deadline = time.monotonic() + budget.total_seconds()
     queues = {queue.name: queue for queue in browser.queues}
-    progress = Progress()
-    for page in browser.every(filters, after, limit=BATCH):
-        progress.looked_at += len(page.rows)
-        progress.done += to_some(queues, deed, [(row.queue, row.ident) for row in page.rows], **options)
+    for page in browser.every(filters, progress.next, limit=BATCH):
+        for changed in to_some(queues, deed, [(row.queue, row.ident) for row in page.rows], **options):
+            progress.done += changed
         progress.next = page.next
         if time.monotonic() > deadline:
-            break
-    return progress
+            return
 
 
-def retry_all(queue: KnownQueue, *, budget: timedelta = BUDGET) -> tuple[int, bool]:
-    """Let all that is dead or stalled start afresh; how much did, and whether there is more."""
-    jobs = queue.face == "jobs"
-    statement = sql.JOB_RETRY_ALL if jobs else sql.ITEM_REVIVE_ALL
-    done, more = _drained(queue.source, [statement], budget)
-    _woken(queue.source, done)
-    return done, more
+def retry_all(queue: KnownQueue, progress: Progress, *, budget: timedelta = BUDGET) -> bool:
+    """Let all that is dead or stalled start afresh, for as long as `budget` lasts; whether there is more."""
+    statement = sql.JOB_RETRY_ALL if queue.face == "jobs" else sql.ITEM_REVIVE_ALL
+    try:
+        return _drained(queue.source, [statement], progress, budget)
+    finally:
+        _woken(queue.source, progress.done)
 
 
 PURGES = ("waiting", "finished", "leased")
 
 
-def purge(queue: KnownQueue, what: Sequence[str], *, budget: timedelta = BUDGET) -> tuple[int, bool]:
-    """Delete all that waits, is finished or is leased; how much was, and whether there is more.
+def purge(queue: KnownQueue, what: Sequence[str], progress: Progress, *, budget: timedelta = BUDGET) -> bool:
+    """Delete all that waits, is finished or is leased, for as long as `budget` lasts; whether there is more.
 
     What somebody's open transaction holds is left alone.
     """
     purges = sql.JOB_PURGES if queue.face == "jobs" else sql.ITEM_PURGES
     statements = [statement for each in what for statement in purges[each]]
-    return _drained(queue.source, statements, budget)
+    return _drained(queue.source, statements, progress, budget)
 
 
 def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> str:
@@ -206,18 +219,17 @@ def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], pa
     return _woken(source, source.in_pieces(idents, send, BATCH))
 
 
-def _drained(source: LeasingSource, statements: Sequence[Statement], budget: timedelta) -> tuple[int, bool]:
+def _drained(source: LeasingSource, statements: Sequence[Statement], progress: Progress, budget: timedelta) -> bool:
     deadline = time.monotonic() + budget.total_seconds()
-    done = 0
     for statement in statements:
         while True:
             batch = source.here(lambda table: table.send(statement, source.name, {"limit": BATCH})[0][0])  # noqa: B023
-            done += batch
+            progress.done += batch
             if batch < BATCH:
                 break
             if time.monotonic() > deadline:
-                return done, True
-    return done, False
+                return True
+    return False
 
 
 def _woken(source: LeasingSource, done: int) -> int:

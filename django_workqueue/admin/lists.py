@@ -297,10 +297,17 @@ class ListPage(Page):
         if not order.is_given:
             return self._confirm(request, order, chosen=chosen, count=figures.number(len(chosen)))
         queues = {queue.name: queue for queue in order.browser.queues}
-        changed = steering.to_each(queues, self.deeds[order.verb.name], chosen, **order.options)
-        objects = [(self.log_ident(queue, ident), self.log_text(queue, ident)) for queue, ident in changed]
-        self.log(request, self.about, objects, order.told, flag=order.verb.flag)
-        self._say_done(request, order.verb, len(changed), len(chosen))
+        done, of = _number(request, "done"), _number(request, "of") or len(chosen)
+        left = chosen
+        for (queue, ident), changed in steering.to_each(queues, self.deeds[order.verb.name], chosen, **order.options):
+            left = left[1:]
+            if changed:
+                named = (self.log_ident(queue, ident), self.log_text(queue, ident))
+                self.log(request, self.about, [named], order.told, flag=order.verb.flag)
+                done += 1
+        if left:
+            return self._confirm(request, order, chosen=left, goes_on=True, done=done, of=of, options=order.options)
+        self._say_done(request, order.verb, done, of)
         return self._back(request, gone=order.verb.ends)
 
     def _act_on_all(self, request: HttpRequest, order: Order) -> HttpResponse:
@@ -312,22 +319,30 @@ class ListPage(Page):
         try:
             if not order.is_given:
                 return self._confirm(request, order, count=told_count(*order.browser.count(filters)))
-            after = read_cursor(request.POST.get("after", ""), self.ident)
-            deed = self.deeds[order.verb.name]
-            progress = steering.to_all(order.browser, filters, deed, after=after, **order.options)
+            progress = self._done_to_all(request, order, filters)
         except TookTooLong:
             self.say(request, _("The database took too long. Narrow the filter, or choose a queue."), messages.ERROR)
             return self._back(request)
-        text = "; ".join(f"{name}={value}" for name, value in self._asked(request)) or _("everything")
-        message = f"{order.told}: {text}: {progress.done}"
-        if progress.done:
-            self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
-        before = request.POST.get("done", "")
-        done = progress.done + (int(before) if before.isdecimal() and len(before) < 16 else 0)
+        done = progress.done + _number(request, "done")
         if progress.next is not None:
             return self._confirm(request, order, goes_on=told_cursor(progress.next), done=done, options=order.options)
         self._say_done(request, order.verb, done, done)
         return self._back(request)
+
+    def _done_to_all(self, request: HttpRequest, order: Order, filters: Filters) -> steering.Progress:
+        """Do it to all that match; how far that went. It is noted in the log also where it fails half-way."""
+        progress = steering.Progress(next=read_cursor(request.POST.get("after", ""), self.ident))
+        try:
+            steering.to_all(order.browser, filters, self.deeds[order.verb.name], progress, **order.options)
+        except TookTooLong:
+            if not progress.done:
+                raise
+        finally:
+            if progress.done:
+                text = "; ".join(f"{name}={value}" for name, value in self._asked(request)) or _("everything")
+                message = f"{order.told}: {text}: {progress.done}"
+                self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
+        return progress
 
     def _confirm(self, request: HttpRequest, order: Order, **context: Any) -> HttpResponse:
         verb = order.verb
@@ -341,7 +356,7 @@ class ListPage(Page):
             asks=order.asks,
             asked=self._asked(request),
             scope=request.POST.get("scope", "chosen"),
-            selected=request.POST.getlist("select")[:MOST_CHOSEN],
+            selected=[selection(queue, ident) for queue, ident in chosen],
             names=[self.log_text(queue, ident) for queue, ident in chosen[:SHOWN]],
             more=max(len(chosen) - SHOWN, 0),
             act_url=self.url(f"{self.listed}_act"),
@@ -392,6 +407,12 @@ class ListPage(Page):
 def told_count(found: int, more: bool) -> str:  # noqa: FBT001
     """A bounded count: "10,000+"."""
     return f"{figures.number(found)}+" if more else figures.number(found)
+
+
+def _number(request: HttpRequest, name: str) -> int:
+    """A number that was sent along by the page before."""
+    text = request.POST.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 def selection(queue: str, ident: Any) -> str:

@@ -174,11 +174,7 @@ class QueueAdmin(Page):
             return HttpResponseRedirect(back)
         if "confirmed" not in request.POST:
             return self._confirm(request, lever, queue, what, back)
-        text, changed, more = self._done(lever, queue, what)
-        flag = DELETION if lever.name == "purge" else CHANGE
-        message = f"{lever.label} ({PURGES[what][0]}): {text}" if lever.name == "purge" else f"{lever.label}: {text}"
-        if changed:
-            self.log(request, QueueRecord, [(name, name)], message, flag=flag)
+        text, changed, more = self._done(request, lever, queue, what)
         if more:
             return self._confirm(request, lever, queue, what, back, goes_on=text)
         self.say(request, f"{lever.label}: {text}", messages.SUCCESS if changed else messages.WARNING)
@@ -210,21 +206,40 @@ class QueueAdmin(Page):
             act_url=self.url("queuerecord_act"),
         )
 
-    def _done(self, lever: Lever, queue: KnownQueue, what: str) -> tuple[str, bool, bool]:
+    def _done(self, request: HttpRequest, lever: Lever, queue: KnownQueue, what: str) -> tuple[str, bool, bool]:
         """What came of it, in words; whether it changed something, and whether there is more to do."""
-        more = False
+        if lever.name in ("retry", "purge"):
+            return self._drained(request, lever, queue, what)
         if lever.name == "pause":
             queue.source.pause_here()
             text, changed = _("the queue is paused."), not queue.paused
         elif lever.name == "resume":
             queue.source.resume_here()
             text, changed = _("the queue is worked again."), queue.paused
-        elif lever.name in ("partition", "unpartition"):
-            text, changed = self._repartitioned(lever, queue)
         else:
-            done, more = steering.retry_all(queue) if lever.name == "retry" else steering.purge(queue, PURGES[what][1])
-            text, changed = _("%(count)s rows.") % {"count": figures.number(done)}, done > 0
-        return text, changed, more
+            text, changed = self._repartitioned(lever, queue)
+        if changed:
+            self._note(request, queue, f"{lever.label}: {text}")
+        return text, changed, False
+
+    def _drained(self, request: HttpRequest, lever: Lever, queue: KnownQueue, what: str) -> tuple[str, bool, bool]:
+        """The same of what is done batch by batch. It is noted in the log also where it fails half-way."""
+        progress = steering.Progress()
+        try:
+            if lever.name == "purge":
+                more = steering.purge(queue, PURGES[what][1], progress)
+            else:
+                more = steering.retry_all(queue, progress)
+        finally:
+            text = _("%(count)s rows.") % {"count": figures.number(progress.done)}
+            if progress.done and lever.name == "purge":
+                self._note(request, queue, f"{lever.label} ({PURGES[what][0]}): {text}", flag=DELETION)
+            elif progress.done:
+                self._note(request, queue, f"{lever.label}: {text}")
+        return text, progress.done > 0, more
+
+    def _note(self, request: HttpRequest, queue: KnownQueue, message: str, *, flag: int = CHANGE) -> None:
+        self.log(request, QueueRecord, [(queue.name, queue.name)], message, flag=flag)
 
     def _repartitioned(self, lever: Lever, queue: KnownQueue) -> tuple[str, bool]:
         try:

@@ -1,16 +1,20 @@
 """What is done to jobs, items and queues: asked about first, done by POST, noted in the log, to the right rows only."""
 
+import html
 import json
+import re
 from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models.functions import Now
 from django.test import Client
 
 from django_workqueue import Queue
 from django_workqueue.admin import ItemAdmin, JobAdmin
+from django_workqueue.listed import ListedSource
+from django_workqueue.managers import WorkItemQuerySet
 from django_workqueue.models import InboxEntry, QueueRecord, WorkItem, WorkJob
 from tests.admin import scene
 from tests.admin.conftest import address
@@ -200,7 +204,7 @@ def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
     from django_workqueue import steering
 
     monkeypatch.setattr(steering, "BATCH", 10)
-    monkeypatch.setattr(steering.to_all, "__kwdefaults__", {"after": None, "budget": timedelta(0)})
+    monkeypatch.setattr(steering.to_all, "__kwdefaults__", {"budget": timedelta(0)})
     scene.items("products", ready=25)
     data = {"verb": "remove", "scope": "all", "state": "ready", "confirmed": "yes"}
     left = []
@@ -212,6 +216,108 @@ def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
         assert "There is more" in answer.content.decode()
         data |= {"after": answer.context["goes_on"], "done": answer.context["done"]}
     assert left == [15, 5, 0]
+
+
+def test_what_takes_too_long_for_those_ticked_goes_on_with_those_left(admin_client, monkeypatch):
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering.to_each, "__kwdefaults__", {"budget": timedelta(0)})
+    scene.items("products", ready=2, completed=1)
+    rows = [["products", f"product-00000{number}"] for number in (3, 1, 2)]
+    answer = post(admin_client, "items", "priority", rows, priority="77")
+    told = []
+    for _ in range(2):
+        shown = answer.content.decode()
+        assert "There is more" in shown
+        told.append((answer.context["done"], len(answer.context["selected"])))
+        hidden = {field: values[-1] for field, values in _fields(shown).items() if field != "select"}
+        answer = admin_client.post(address("items_act"), hidden | {"select": _fields(shown)["select"]})
+    assert answer.status_code == 302
+    assert told == [(0, 2), (1, 1)]
+    assert sorted(WorkItem.objects.filter(priority=77).values_list("key", flat=True)) == [
+        "product-000001",
+        "product-000002",
+    ]
+    assert LogEntry.objects.count() == 2
+    said = admin_client.get(address("items_changelist")).content.decode()
+    assert "2 were changed" in said
+    assert "The others were not in a state for it" in said
+
+
+def _fields(shown):
+    """What the form of a page sends."""
+    form = shown[shown.index('<form method="post" action="' + address("items_act")) :]
+    found = {}
+    for name, value in re.findall(
+        r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[: form.index("</form>")]
+    ):
+        found.setdefault(name, []).append(html.unescape(value))
+    return found
+
+
+def failing_after(monkeypatch, holder, name, calls):
+    """Let a function that deeds are done by fail after so many calls."""
+    deed, left = getattr(holder, name), iter(range(calls))
+
+    def deed_or_failure(*args, **options):
+        if next(left, None) is None:
+            raise OperationalError("the server has gone away")
+        return deed(*args, **options)
+
+    monkeypatch.setattr(holder, name, deed_or_failure)
+
+
+def test_what_was_done_to_those_ticked_before_one_failed_is_in_the_log(admin_client, monkeypatch):
+    scene.jobs("mails", ready=5)
+    failing_after(monkeypatch, ListedSource, "cancel_here", 3)
+    waiting = WorkJob.objects.filter(outcome=None)
+    rows = [["mails", number] for number in waiting.values_list("id", flat=True)]
+    cancelled = WorkJob.objects.filter(outcome="cancelled", id__in=[number for _, number in rows])
+    with pytest.raises(OperationalError):
+        post(admin_client, "workjob", "cancel", rows)
+    assert len(cancelled) == 3
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(job.id) for job in cancelled}
+
+
+def test_what_was_done_to_all_that_match_before_a_batch_failed_is_in_the_log(admin_client, monkeypatch):
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "BATCH", 2)
+    scene.jobs("mails", ready=5)
+    failing_after(monkeypatch, ListedSource, "cancel_here", 2)
+    with pytest.raises(OperationalError):
+        post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails")
+    assert LogEntry.objects.get().get_change_message().endswith(": 4")
+
+
+def test_all_that_match_goes_on_when_told_to_where_a_later_page_was_given_up(admin_client, monkeypatch):
+    from django_workqueue import browsing, steering
+
+    def page(browser, filters, after=None, *, limit, page=browsing.Browser.page):
+        if after is not None:
+            raise browsing.TookTooLong
+        return page(browser, filters, after, limit=limit)
+
+    monkeypatch.setattr(steering, "BATCH", 2)
+    monkeypatch.setattr(browsing.Browser, "page", page)
+    scene.jobs("mails", ready=5)
+    answer = post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails")
+    assert "2 were changed so far. There is more." in answer.content.decode()
+    assert LogEntry.objects.get().get_change_message().endswith(": 2")
+
+
+def test_what_a_queue_was_purged_of_before_a_batch_failed_is_in_the_log(admin_client, monkeypatch):
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "BATCH", 2)
+    scene.record("products", "items")
+    scene.items("products", ready=5)
+    failing_after(monkeypatch, WorkItemQuerySet, "send", 2)
+    purge = {"verb": "purge", "name": "products", "what": "waiting", "confirmed": "yes"}
+    with pytest.raises(OperationalError):
+        admin_client.post(address("queuerecord_act"), purge)
+    assert WorkItem.objects.count() == 3
+    assert LogEntry.objects.get().get_change_message().endswith(": 2 rows.")
 
 
 def test_each_deed_is_in_the_log_with_its_object_and_leads_to_it(admin_client, admin_user):
