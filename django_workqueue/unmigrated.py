@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.text import capfirst
 
 from .database import UNDEFINED_TABLE, sqlstate
 
@@ -23,9 +24,14 @@ def command(alias: str) -> str:
     return "manage.py migrate" if alias == DEFAULT_DB_ALIAS else f"manage.py migrate --database {alias}"
 
 
+def lack(alias: str) -> str:
+    """What is wrong, for the middle of a sentence."""
+    return f"database {alias!r} has no tables of django_workqueue yet"
+
+
 def sentence(alias: str) -> str:
     """For whoever meets it."""
-    return f"Database {alias!r} has no tables of django_workqueue yet. Run `{command(alias)}`."
+    return f"{capfirst(lack(alias))}. Run `{command(alias)}`."
 
 
 def hint(error: BaseException, alias: str) -> None:

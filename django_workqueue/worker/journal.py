@@ -203,8 +203,7 @@ def how_it_ended(code: int) -> str:
 
 def no_tables(alias: str, error: BaseException) -> str:
     """That the database was not migrated, and what to do."""
-    command = unmigrated.command(alias)
-    return f"database {alias!r} has no tables of django_workqueue yet ({first_line(error)}): run `{command}`"
+    return f"{unmigrated.lack(alias)} ({first_line(error)}): run `{unmigrated.command(alias)}`"
 
 
 def first_line(error: BaseException) -> str:
