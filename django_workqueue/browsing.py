@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
-from . import database, inventory, keyed, listed
+from . import database, inventory, keyed, listed, reading
 from .database import Rows
 from .inventory import KnownQueue
 from .managers import microseconds
@@ -250,10 +250,7 @@ class Browser(Generic[R]):
 
     def _ask(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         try:
-            with database.brief(self.alias, PATIENCE, **PLANNING), connections[self.alias].cursor() as cursor:
-                cursor.execute(statement.text, params)
-                rows: Rows = cursor.fetchall()
-                return rows
+            return reading.rows(self.alias, statement.text, params, patience=PATIENCE, **PLANNING)
         except OperationalError as error:
             if database.sqlstate(error) != database.CANCELLED:
                 raise

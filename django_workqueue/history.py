@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
-from . import database, histogram
+from . import database, histogram, reading
 from .sql import Statement
 from .sql import history as sql
 
@@ -182,10 +182,7 @@ def workers(alias: str, *, limit: int = MOST_WORKERS) -> list[Worker]:
 def _ask(alias: str, statement: Statement, **params: Any) -> database.Rows | None:
     """The statement's rows, or None if the server took too long."""
     try:
-        with database.brief(alias, PATIENCE, **PLANNING), connections[alias].cursor() as cursor:
-            cursor.execute(statement.text, params)
-            rows: database.Rows = cursor.fetchall()
-            return rows
+        return reading.rows(alias, statement.text, params, patience=PATIENCE, **PLANNING)
     except OperationalError as error:
         if database.sqlstate(error) != database.CANCELLED:
             raise

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import OperationalError, connections
 
-from . import conf, database, engine, keyed, listed, stats, unmigrated
+from . import conf, database, engine, keyed, listed, reading, stats, unmigrated
 from .exceptions import WorkqueueError
 from .keys import CheckedCodec
 from .leasing import LeasingSource
@@ -104,10 +104,7 @@ def _queues_on(alias: str) -> list[KnownQueue]:
 def _faces_by_rows(alias: str) -> database.Rows:
     """Face and name of the queues that have rows; none if that takes too long to find out."""
     try:
-        with unmigrated.hinting(alias), database.brief(alias, PATIENCE), connections[alias].cursor() as cursor:
-            cursor.execute(sql.NAMES.text, {"limit": MOST})
-            rows: database.Rows = cursor.fetchall()
-            return rows
+        return reading.rows(alias, sql.NAMES.text, {"limit": MOST}, patience=PATIENCE)
     except OperationalError as error:
         if database.sqlstate(error) != database.CANCELLED:
             raise

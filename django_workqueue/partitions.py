@@ -19,6 +19,7 @@ from django.db import DatabaseError, connections, transaction
 from django.utils.translation import gettext as _
 from psycopg import sql
 
+from . import unmigrated
 from .database import Verdict, resolve, verdict
 from .exceptions import WorkqueueError
 from .figures import age
@@ -70,7 +71,8 @@ def partitions(using: str | None = None) -> list[Partition]:
 
 def face_of(queue: str, using: str | None = None) -> str:
     """Either "items" or "jobs": what the queue is known to hold. Raises `PartitionError` if nobody knows."""
-    with connections[resolve(using)].cursor() as cursor:
+    alias = resolve(using)
+    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
         cursor.execute(
             """
             SELECT face FROM workqueue_queue WHERE name = %(queue)s
@@ -105,7 +107,8 @@ def to_drop(queue: str, face: str | None = None, using: str | None = None) -> st
 
 def stall(queue: str, face: str, using: str | None = None) -> timedelta:
     """For how long creating or dropping the queue's partition would hold up its table: an estimate."""
-    with connections[resolve(using)].cursor() as cursor:
+    alias = resolve(using)
+    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
         counting = sql.SQL("SELECT count(*) FROM {} WHERE queue = {}")
         cursor.execute(counting.format(sql.Identifier(TABLES[face]), sql.Literal(queue)))
         (rows,) = cursor.fetchone() or (0,)
@@ -177,7 +180,7 @@ def _persist(alias: str, names: dict[str, Any], steps: Callable[[Callable[[str],
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while True:
         try:
-            with transaction.atomic(using=alias), connection.cursor() as cursor:
+            with unmigrated.hinting(alias), transaction.atomic(using=alias), connection.cursor() as cursor:
                 waiting = f"{LOCK_TIMEOUT // timedelta(milliseconds=1)}ms"
                 cursor.execute("SELECT set_config('lock_timeout', %s, true)", [waiting])
                 steps(lambda text: cursor.execute(sql.SQL(text).format(**names)))

@@ -9,7 +9,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connections, transaction
 
-from django_workqueue import JobQueue, Queue, unmigrated
+from django_workqueue import JobQueue, Queue, history, inventory, partitions, unmigrated
+from django_workqueue.browsing import Filters, ItemBrowser, JobBrowser
+from django_workqueue.doctor.asking import Server
+from django_workqueue.prometheus import collector
+from django_workqueue.sql import doctor as questions
+from django_workqueue.sql import exports
 from django_workqueue.worker import Counts, Unavailable, Worker
 from tests.interleave import wait_until
 from tests.worker.conftest import Running
@@ -69,6 +74,27 @@ def test_so_do_the_methods_by_hand(bare):
         with pytest.raises(ProgrammingError) as caught:
             call()
         assert caught.value.__notes__ == [SENTENCE]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: inventory.queues(using="bare"),
+        lambda: ItemBrowser("bare").arriving(Filters()),
+        lambda: JobBrowser("bare").page(Filters()),
+        lambda: history.history("bare", history.HOUR),
+        lambda: history.workers("bare"),
+        lambda: Server("bare").ask(questions.WORKERS),
+        lambda: collector._ask("bare", exports.WORKERS),
+        lambda: partitions.create("hot", "items", "bare"),
+        lambda: partitions.to_create("hot", using="bare"),
+        lambda: partitions.stall("hot", "items", "bare"),
+    ],
+)
+def test_so_does_all_that_only_looks_or_moves_rows(bare, read):
+    with pytest.raises(ProgrammingError) as caught:
+        read()
+    assert caught.value.__notes__ == [SENTENCE]
 
 
 @pytest.mark.parametrize(

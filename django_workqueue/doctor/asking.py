@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
-from django_workqueue import database
+from django_workqueue import database, reading
 from django_workqueue.database import Rows
 from django_workqueue.sql import Statement
 
@@ -30,10 +30,7 @@ class Server:
 
     def ask(self, statement: Statement, queue: str = "", **params: Any) -> Rows:
         """The rows of one statement."""
-        with database.brief(self.alias, PATIENCE), connections[self.alias].cursor() as cursor:
-            cursor.execute(statement.of(queue), params)
-            rows: Rows = cursor.fetchall()
-            return rows
+        return reading.rows(self.alias, statement.of(queue), params, patience=PATIENCE)
 
 
 def findings(check: Check, server: Server, limits: Limits) -> Iterator[Finding]:

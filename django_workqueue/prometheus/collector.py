@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from django_workqueue import conf, database, histogram, inventory
+from django_workqueue import conf, database, histogram, inventory, unmigrated
 from django_workqueue.forks import Lock
 from django_workqueue.inventory import KnownQueue
 from django_workqueue.sql import Statement, exports
@@ -173,7 +173,7 @@ class WorkqueueCollector(Collector):
 
 
 def _ask(alias: str, statement: Statement, **params: int) -> database.Rows:
-    with connections[alias].cursor() as cursor:
+    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
         cursor.execute(statement.text, params or None)
         rows: database.Rows = cursor.fetchall()
         return rows
