@@ -108,7 +108,7 @@ class Claim:
     """One claim's work, all under one fence.
 
     `full` says that more is probably due, `paused` that none was looked for, `marks` that some of the work must pass
-    through `start_on` before it starts.
+    through `start_on` before it starts, `asked` that the database was asked at all.
     """
 
     fence: Fence
@@ -118,6 +118,7 @@ class Claim:
     full: bool = False
     paused: bool = False
     marks: bool = False
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from . import database, lanes, metrics, notify, payloads
 from .backoff import exponential
 from .database import Connection
 from .delivery import NO_FENCE, Job, Start, error_entry
-from .engine import Claim, Outcome, Settled, Source, Verb, worker_id
+from .engine import Claim, Finder, Outcome, Settled, Source, Verb, worker_id
 from .exceptions import InvalidPayload, Retry, is_permanent, of_queue
 from .floors import Floors
 from .insertion import JobLane, RestampLane, Waiting, insert_inside, job_table, weight
@@ -135,8 +135,12 @@ class ListedSource(LeasingSource):
         """Lease due jobs of the given kinds."""
         named = None if kinds is None else sorted(kinds)
         table = self.table(connection)
-        found = self.finder is not None and self._find_handlers(table)
-        claim = Claim(NO_FENCE, lease) if named == [] else self._claim(table, limit, lease, named, mark=False)
+        looked = found = False
+        if self.finder is not None and time.monotonic() >= self._look_at:
+            looked, found = True, self._find_handlers(table, self.finder)
+        if named == []:
+            return Claim(NO_FENCE, lease, full=found, asked=looked)
+        claim = self._claim(table, limit, lease, named, mark=False)
         claim.full = claim.full or found
         return claim
 
@@ -164,18 +168,16 @@ class ListedSource(LeasingSource):
             self._floors.popitem(last=False)
         return floors
 
-    def _find_handlers(self, table: WorkJobQuerySet) -> bool:
-        """Now and then, tell the finder of the kinds that wait and have no handler; whether they have one now."""
+    def _find_handlers(self, table: WorkJobQuerySet, find: Finder) -> bool:
+        """Tell the finder of the kinds that wait and have no handler; whether they have one now."""
         began = time.monotonic()
-        if self.finder is None or began < self._look_at:
-            return False
         known = {str(handler.kind) for handler in self.handlers}
         waiting = table.waiting_kinds(
             self.name, known=sorted(known), hopeless=sorted(self._hopeless), limit=LOOK_AT_FIRST
         )
         self._look_at = began + max(LOOK_EVERY, LOOK_SHARE * (time.monotonic() - began))
         for kind in waiting:
-            self.finder(kind)
+            find(kind)
         found = {str(handler.kind) for handler in self.handlers} - known
         self._hopeless.update(kind for kind in waiting if kind not in found)
         if found:

@@ -290,6 +290,18 @@ def test_an_outage_is_told_once_however_long_it_lasts(caplog: pytest.LogCaptureF
     assert len(told(caplog, "No LISTEN connection")) == 1
 
 
+def test_the_next_try_is_at_once_when_somebody_finds_that_the_database_can_be_reached(monkeypatch: Any) -> None:
+    monkeypatch.setattr(listener, "RECONNECT", lambda _: timedelta(hours=1))
+    with relayed() as relay, listening(alias="other") as waiting:
+        for _ in range(2):
+            relay.cut()
+            settled("other", Status.LOST)
+            notify.reachable("other")
+            assert waiting.wait(10), "listening again"
+        notify.reachable("other")
+        notify.reachable("default")  # where nobody listens
+
+
 def test_the_self_check_notices_a_connection_that_died_silently(
     second: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

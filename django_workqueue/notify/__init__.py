@@ -7,7 +7,7 @@ from .listener import ListenerState, Receiver, Status
 from .mailbox import Mailbox
 from .switchboard import close, listener_state, probe, switchboard
 from .waker import Waker, announce
-from .wakeup import CHANNEL, Wakeup, occasional, subscribe, wake_local
+from .wakeup import CHANNEL, Wakeup, occasional, reachable, subscribe, wake_local
 
 __all__ = [
     "CHANNEL",
@@ -22,6 +22,7 @@ __all__ = [
     "listener_state",
     "occasional",
     "probe",
+    "reachable",
     "subscribe",
     "switchboard",
     "wake_local",

@@ -85,6 +85,7 @@ class Listener:
         self._nudge.settimeout(0)
         self._deserted_at: float | None = None
         self._failures = 0
+        self._hurried = False
 
     def start(self) -> None:
         """Start the thread, or leave nothing behind."""
@@ -98,6 +99,12 @@ class Listener:
         """Have the thread look up. Takes no lock."""
         with contextlib.suppress(OSError):  # full of nudges, or at its end
             self._nudge.send(b"!")
+
+    def hurry(self) -> None:
+        """Try again now, if it waits for the next try: the database can be reached."""
+        if self.state.status is Status.LOST:
+            self._hurried = True
+            self.nudge()
 
     def _run(self) -> None:
         try:
@@ -202,13 +209,16 @@ class Listener:
             self.changed.notify_all()
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next try, or until nobody wants one."""
+        """Wait before the next try, unless it is hurried, or until nobody wants one."""
         until = time.monotonic() + seconds
-        while (patience := self._patience()) is not None and (left := until - time.monotonic()) > 0:
+        while (
+            not self._hurried and (patience := self._patience()) is not None and (left := until - time.monotonic()) > 0
+        ):
             self._nudged.settimeout(min(patience, left))
             with contextlib.suppress(TimeoutError, BlockingIOError):
                 self._nudged.recv(4096)
         self._nudged.settimeout(0)
+        self._hurried = False
 
     def _ended(self) -> None:
         with self.changed:

@@ -49,6 +49,12 @@ class Switchboard:
         for listener in tuple(self.listeners.values()):
             listener.nudge()
 
+    def hurry(self, alias: str) -> None:
+        """Have a listener that has lost its connection try again now."""
+        with self.changed:
+            if alias in self.listeners:
+                self.listeners[alias].hurry()
+
     def state(self, alias: str) -> ListenerState:
         """How the connection to `alias` fares."""
         with self.changed:

@@ -44,6 +44,11 @@ def occasional(alias: str, queue: str) -> Wakeup:
     return Wakeup(alias, queue, linger=LINGER)
 
 
+def reachable(alias: str) -> None:
+    """An alias can be reached again, as somebody has found out: what waits to listen there need not wait any longer."""
+    switchboard().hurry(conf.listen_alias(alias))
+
+
 def wake_local(alias: str, queue: str) -> None:
     """Wake this process's own waiters for the queue, without the server."""
     with _lock:

@@ -184,7 +184,8 @@ class Claimer:
             look.woken = was_woken or look.woken
             self._failed(error)
             return
-        self._patience.succeeded()
+        if claim.asked:
+            self._patience.succeeded()
         if claim.works:
             tracing.claimed(lane.source.name, claim.works, monotonic() - sent_at)
             self._take_in_hand(lane, claim)

@@ -141,7 +141,7 @@ def gone(alias: str, part: str, error: BaseException) -> None:
 def refused(alias: str, part: str, error: BaseException) -> None:
     """The database will not do what a part of the worker needs."""
     if unmigrated.is_cause(error):
-        logger.error("%s; trying again until it has", no_tables(alias, error))
+        logger.error("%s; nothing is worked until it has", no_tables(alias, error))
     else:
         logger.error(
             "database %r refuses what %s needs: %s; trying again until it does not",
@@ -154,6 +154,11 @@ def refused(alias: str, part: str, error: BaseException) -> None:
 def accepted(alias: str, seconds: float) -> None:
     """The database does again what the worker needs."""
     logger.warning("database %r refuses nothing any more; it did for %.1f s", alias, seconds)
+
+
+def migrated(alias: str, seconds: float) -> None:
+    """The database has the tables that were missing."""
+    logger.warning("database %r has the tables of django_workqueue now; they were missing for %.1f s", alias, seconds)
 
 
 def reconnected(alias: str, part: str, error: BaseException) -> None:

@@ -11,8 +11,8 @@ import time
 
 from django.db import DatabaseError, InterfaceError
 
-from django_workqueue import unmigrated
-from django_workqueue.database import Verdict, sqlstate, verdict
+from django_workqueue import notify, unmigrated
+from django_workqueue.database import UNDEFINED_TABLE, Verdict, sqlstate, verdict
 
 from . import journal
 
@@ -60,6 +60,7 @@ class Outage:
             self._told = told and not over
         if told and over:
             journal.back(self.alias, seconds)
+            notify.reachable(self.alias)
         elif error is not None and not told:
             journal.reconnected(self.alias, part, error)
 
@@ -80,10 +81,11 @@ class Outage:
         with self._lock:
             over = bool(self.refusing) and time.monotonic() - self._refused_at > CALM
             seconds = self._refused_at - self._refused_since
+            unmade = all(state == UNDEFINED_TABLE for state, _ in self.refusing)
             if over:
                 self.refusing.clear()
         if over:
-            journal.accepted(self.alias, seconds)
+            (journal.migrated if unmade else journal.accepted)(self.alias, seconds)
 
     def lasting(self, seconds: float) -> BaseException | None:
         """The last error of a part without which no work comes to its end, if it has failed for so long.

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -16,7 +17,9 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 from psycopg.errors import InsufficientPrivilege, UndefinedTable
 
-from django_workqueue import Item, Queue
+from django_workqueue import Item, JobQueue, Queue, engine, notify
+from django_workqueue.database import Connection
+from django_workqueue.engine import Claim, Fence
 from django_workqueue.worker import Counts, Unavailable, Worker, crew, outage
 from django_workqueue.worker.outage import Outage, Patience
 from testproject import postgres
@@ -25,6 +28,8 @@ from tests.interleave import wait_until
 from tests.worker.conftest import Running, Shop
 
 Working = Callable[..., Running]
+
+HOUR = timedelta(hours=1)
 
 
 def refusal(kind: type[psycopg.Error], said: str) -> ProgrammingError:
@@ -110,20 +115,69 @@ def test_what_is_refused_is_said_once_for_all_parts_until_it_changes_in_kind(cap
     assert re.findall(r"refuses what (.*) needs", caplog.text) == ["claiming work", "looking after the queues"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(UndefinedTable, "has the tables of django_workqueue now"), (InsufficientPrivilege, "refuses nothing any more")],
+)
 def test_it_says_once_when_nothing_is_refused_any_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: type[psycopg.Error], said: str
 ) -> None:
     shared = Outage("default")
     claim, maintain = Patience("claim", shared), Patience("maintain", shared)
-    claim.failed(refusal(UndefinedTable, "no such table"))
+    claim.failed(refusal(kind, "no such thing"))
     maintain.succeeded()
-    assert "any more" not in caplog.text
+    assert said not in caplog.text
     monkeypatch.setattr(outage, "CALM", -1.0)
     for part in (claim, maintain):
         part.succeeded()
-    assert len(re.findall("refuses nothing any more", caplog.text)) == 1
-    claim.failed(refusal(UndefinedTable, "no such table again"))
-    assert "no such table again" in caplog.text
+    assert len(re.findall(said, caplog.text)) == 1
+    claim.failed(refusal(kind, "no such thing again"))
+    assert "no such thing again" in caplog.text
+
+
+def test_who_listens_hears_of_it_when_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(notify, "reachable", heard.append)
+    claim = Patience("claim", Outage("other"))
+    for _ in range(2):
+        claim.failed(OperationalError("gone"))
+    assert not heard
+    claim.succeeded()
+    assert heard == ["other"]
+
+
+def test_a_claim_for_which_nothing_was_asked_is_no_sign_that_the_database_is_back(
+    queue: Queue[str], working: Working, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while no kind of task has a handler yet."""
+    claim, gone, unasked = queue.source.claim_on, threading.Event(), list[Claim]()
+
+    def claim_on(*args: Any) -> Any:
+        if not gone.is_set():
+            return claim(*args)
+        if "cannot be used for claiming work" not in caplog.text:
+            raise OperationalError("the server closed the connection unexpectedly")
+        unasked.append(Claim(Fence(0, 0.0), HOUR, asked=False))
+        return unasked[-1]
+
+    monkeypatch.setattr(queue.source, "claim_on", claim_on)
+    queue.handler(lambda item: None)
+    running = working(queue, poll=0.05)
+    wait_until(running.is_idle)
+    gone.set()
+    wait_until(lambda: len(unasked) > 2)
+    assert "is back" not in caplog.text
+    gone.clear()
+    wait_until(lambda: "is back" in caplog.text)
+
+
+def test_while_no_kind_has_a_handler_the_database_is_asked_only_now_and_then_whether_any_waits(db: None) -> None:
+    source = JobQueue(f"to be found {os.getpid()}").source
+    engine.add_finder(source, lambda kind: None, lease=HOUR, timeout=None, backoff=lambda attempts: HOUR)
+    own = Connection("default", application="test")
+    assert [source.claim_on(own, 10, HOUR, []).asked for _ in range(2)] == [True, False]
+    assert source.claim_on(own, 10, HOUR, ["known"]).asked
+    own.close()
 
 
 def test_a_connection_that_was_cut_and_is_made_anew_at_once_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
