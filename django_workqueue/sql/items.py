@@ -232,12 +232,14 @@ FINISH = Statement(
 )
 
 # `uncount` is 1 where the attempt does not count (given back unstarted, or Retry), else 0. The last attempt
-# stalls, unless the key was asked for during the run: then it starts afresh, after a failure behind its backoff.
+# stalls, unless the key was asked for during the run: then it starts afresh at the time asked for, after a failure
+# behind its backoff.
 _RELEASE = f"""
     WITH target AS MATERIALIZED (
      SELECT q.key, statement_timestamp() AS t,
       statement_timestamp() + (%(delays)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS td,
-      (%(errors)s::text[])[{_PLACE}] AS e, (%(uncounts)s::int[])[{_PLACE}] AS n
+      (%(errors)s::text[])[{_PLACE}] AS e, (%(uncounts)s::int[])[{_PLACE}] AS n,
+      %(max)s::int > 0 AND q.attempts - (%(uncounts)s::int[])[{_PLACE}] >= %(max)s::int AS last
      FROM workqueue_item q
      WHERE q.queue = {{Q}} AND q.key = ANY (%(keys)s::text[]) AND q.lease_until > 'epoch' AND {{FENCE}}
       AND q.completed_at IS NULL
@@ -245,13 +247,11 @@ _RELEASE = f"""
     back AS (
      UPDATE workqueue_item q SET lease_until = 'epoch', lease_token = 0, requeue_at = NULL,
       last_error = COALESCE(target.e, q.last_error),
-      available_at = CASE WHEN q.requeue_at IS NULL OR target.e IS NOT NULL THEN target.td
-       ELSE LEAST(target.td, GREATEST(q.requeue_at, target.t)) END,
-      attempts = CASE
-       WHEN %(max)s::int > 0 AND q.attempts - target.n >= %(max)s::int AND q.requeue_at IS NOT NULL THEN 0
-       ELSE GREATEST(q.attempts - target.n, 0) END,
-      stalled_at = CASE
-       WHEN %(max)s::int > 0 AND q.attempts - target.n >= %(max)s::int AND q.requeue_at IS NULL THEN target.t END
+      available_at = CASE WHEN q.requeue_at IS NULL THEN target.td
+       WHEN target.last THEN GREATEST(q.requeue_at, CASE WHEN target.e IS NULL THEN target.t ELSE target.td END)
+       WHEN target.e IS NULL THEN LEAST(target.td, GREATEST(q.requeue_at, target.t)) ELSE target.td END,
+      attempts = CASE WHEN target.last AND q.requeue_at IS NOT NULL THEN 0 ELSE GREATEST(q.attempts - target.n, 0) END,
+      stalled_at = CASE WHEN target.last AND q.requeue_at IS NULL THEN target.t END
      FROM target WHERE q.queue = {{Q}} AND q.key = target.key AND q.key = ANY (ARRAY(SELECT key FROM target))
      RETURNING q.key, q.stalled_at IS NOT NULL AS stalled)
     SELECT count(*), count(*) FILTER (WHERE stalled) FROM back"""

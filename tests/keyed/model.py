@@ -140,7 +140,7 @@ class Model:
             if again is None:
                 item.state = "stalled"
             else:
-                item.attempts = 0
+                item.attempts, item.due = 0, max(again, delay if error else 0)
         return 1
 
     def extend(self, key, token):

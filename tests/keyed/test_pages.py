@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.cache import cache
+from django.core.cache import cache, caches
+from django.utils import timezone
 
 from django_workqueue import Queue
+from django_workqueue.models import WorkItem
 from django_workqueue.worker import Counts, Worker
 from tests import pages
 from tests.interleave import aside
@@ -85,6 +87,31 @@ def test_an_item_out_of_attempts_is_stalled_and_revived_by_an_enqueue(page):
     assert (page.feeds.claim(), page.feeds.stats().stalled) == ([], 1)
     page.feeds.enqueue(4)
     assert [item.attempts for item in page.feeds.claim()] == [1]
+
+
+def test_what_comes_round_asks_for_itself_whatever_becomes_of_a_run(page, second, monkeypatch):
+    def fail(*args: Any) -> None:
+        raise OSError("no cache")
+
+    def run() -> tuple[Counts, bool]:
+        """Now; what came of it, and whether it comes round in an hour."""
+        second.execute("UPDATE workqueue_item SET available_at = now() - interval '1 s' WHERE queue = 'digests'")
+        counts = Worker([page.digests]).drain()
+        (row,) = WorkItem.objects.filter(queue="digests")
+        return counts, HOUR / 2 < row.available_at - timezone.now() <= HOUR
+
+    page.digests.enqueue("ada")
+    assert run() == (Counts(completed=1), True)
+    assert cache.get("digest-ada") == "of the last hour"
+    with monkeypatch.context() as patch:
+        patch.setattr(type(caches["default"]), "set", fail)
+        assert [run() for _ in range(3)] == [
+            (Counts(failed=1, retried=1), False),
+            (Counts(failed=1, retried=1), False),
+            (Counts(failed=1, retried=1), True),
+        ]
+    assert run() == (Counts(completed=1), True)
+    assert page.digests.remove("ada") == 1
 
 
 def test_a_batch_fails_only_those_that_it_names(page):
