@@ -100,6 +100,8 @@ RESTAMP = Statement(
     """,
 )
 
+_WORKER = "to_jsonb(%(worker)s::text) AS w"
+
 # `mark` counts the start at once, for consumers by hand. Of the lapsed only a few are taken at a time: what kills
 # its worker must not take the leases of hundreds with it again and again. Of tasks every start is marked, so one
 # that lapsed without has its attempt still before it.
@@ -112,7 +114,8 @@ CLAIM = Statement(
     "job_claim",
     f"""
     WITH halt AS MATERIALIZED (
-     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused),
+     SELECT EXISTS (SELECT 1 FROM workqueue_queue w WHERE w.name = {{Q}} AND w.paused_at IS NOT NULL) AS paused,
+      {_WORKER}),
     due AS MATERIALIZED (
      SELECT x.id, x.prior, x.t, x.until
      FROM unnest(%(lo)s::int[], %(since)s::bigint[], %(after)s::bigint[], %(hi)s::int[])
@@ -134,8 +137,7 @@ CLAIM = Statement(
       attempts = CASE WHEN q.lease_until > 'epoch' AND q.started_at IS NULL AND q.metadata ? 'task' THEN q.attempts
        ELSE LEAST(q.attempts + 1, q.max_attempts) END,
       started_at = CASE WHEN %(mark)s::boolean THEN (SELECT t FROM due LIMIT 1) END,
-      worker_ids = CASE WHEN %(mark)s::boolean THEN q.worker_ids || to_jsonb(%(worker)s::text)
-       ELSE q.worker_ids END
+      worker_ids = CASE WHEN %(mark)s::boolean THEN q.worker_ids || (SELECT w FROM halt) ELSE q.worker_ids END
      WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM taken))
      RETURNING q.id, q.priority, q.attempts, q.available_at, q.kind, q.payload, q.max_attempts, q.enqueued_at,
       CASE jsonb_typeof(q.errors -> -1) WHEN 'object' THEN (q.errors -> -1) - 'traceback' END AS error, q.metadata)
@@ -175,22 +177,29 @@ _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"
 _FENCED = f"""q.queue = {{Q}} AND q.id = ANY (%(ids)s::bigint[])
       AND q.lease_token = (%(tokens)s::bigint[])[{_PLACE}]"""
 _OF_CLAIM = "q.queue = {Q} AND q.id = ANY (%(ids)s::bigint[]) AND q.lease_token = %(token)s::bigint"
-_TIME_AND_START = f"""statement_timestamp() AS t,
-      statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond' AS began"""
+_BEGAN = f"(statement_timestamp() - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond')"
+_TIME_AND_START = f"statement_timestamp() AS t, {_BEGAN} AS began"
 
 _UTC = """'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"""
+
+
+def _told(moment: str) -> str:
+    """A moment as JSON."""
+    return f"to_jsonb(to_char({moment} AT TIME ZONE 'UTC', {_UTC}))"
+
 
 # An attempt is about to start, and from here on it counts. A task remembers when it first did.
 START = Statement(
     "job_start",
     f"""
     WITH target AS MATERIALIZED (
-     SELECT q.id, statement_timestamp() AS t, to_jsonb(to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC})) AS j
+     SELECT q.id, statement_timestamp() AS t, {_told("statement_timestamp()")} AS j, {_WORKER}
      FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE SKIP LOCKED)
     UPDATE workqueue_job q SET started_at = (SELECT t FROM target LIMIT 1),
      metadata = CASE WHEN q.worker_ids = '[]' AND q.metadata ? 'task'
       THEN jsonb_set(q.metadata, '{{task,started_at}}', (SELECT j FROM target LIMIT 1)) ELSE q.metadata END,
-     worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
+     worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || (SELECT w FROM target LIMIT 1)
+      ELSE q.worker_ids END
     WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target))
     RETURNING q.id, q.started_at, q.worker_ids::text
     """,
@@ -199,13 +208,13 @@ START = Statement(
 # A start that was not marked before is noted now, with the worker.
 _COMPLETE_KEEP = f"""
     WITH target AS MATERIALIZED (
-     SELECT q.id, statement_timestamp() AS t FROM workqueue_job q WHERE {{FENCED}} ORDER BY q.id FOR UPDATE),
+     SELECT q.id, {_TIME_AND_START}, {_WORKER} FROM workqueue_job q WHERE {{FENCED}} ORDER BY q.id FOR UPDATE),
     done AS (
      UPDATE workqueue_job q SET outcome = 'completed', finished_at = (SELECT t FROM target LIMIT 1),
       result = {{RESULT}}, lease_until = 'epoch', lease_token = 0,
       started_at = COALESCE(q.started_at,
-       (SELECT t FROM target LIMIT 1) - (%(ran)s::bigint[])[{_PLACE}] * interval '1 microsecond'),
-      worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text)
+       (ARRAY(SELECT began FROM target))[width_bucket(q.id, ARRAY(SELECT id FROM target))]),
+      worker_ids = CASE WHEN q.started_at IS NULL THEN q.worker_ids || (SELECT w FROM target LIMIT 1)
        ELSE q.worker_ids END
      WHERE q.queue = {{Q}} AND q.id = ANY (ARRAY(SELECT id FROM target)) RETURNING 1)
     SELECT count(*) FROM done
@@ -242,8 +251,8 @@ FAIL = Statement(
       (%(errors)s::text[])[{_PLACE}]::jsonb
        || jsonb_build_object('at', to_char(statement_timestamp() AT TIME ZONE 'UTC', {_UTC}), 'attempt', q.attempts)
        AS e,
-      {_TIME_AND_START} FROM workqueue_job q
-     WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
+      {_told("q.started_at")} AS noted, {_told(_BEGAN)} AS measured, {_TIME_AND_START}, {_WORKER}
+     FROM workqueue_job q WHERE {_FENCED} ORDER BY q.id FOR UPDATE),
     failed AS (
      UPDATE workqueue_job q SET lease_until = 'epoch', lease_token = 0,
       available_at = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN q.available_at
@@ -252,12 +261,13 @@ FAIL = Statement(
       finished_at = CASE WHEN target.final OR q.attempts - target.n >= q.max_attempts THEN target.t END,
       attempts = GREATEST(q.attempts - target.n, 0),
       errors = CASE WHEN target.e IS NULL THEN q.errors
-       ELSE jsonb_path_query_array(q.errors || (target.e || jsonb_build_object('started',
-        to_char(COALESCE(q.started_at, target.began) AT TIME ZONE 'UTC', {_UTC}))), '$[last - 19 to last]') END,
+       ELSE jsonb_path_query_array(
+        q.errors || jsonb_set(target.e, '{{started}}', COALESCE(target.noted, target.measured)),
+        '$[last - 19 to last]') END,
       started_at = CASE WHEN target.n = 0 THEN COALESCE(q.started_at, target.began) END,
       worker_ids = CASE
        WHEN target.n = 1 THEN CASE WHEN q.started_at IS NULL THEN q.worker_ids ELSE q.worker_ids - -1 END
-       WHEN q.started_at IS NULL THEN q.worker_ids || to_jsonb(%(worker)s::text) ELSE q.worker_ids END
+       WHEN q.started_at IS NULL THEN q.worker_ids || target.w ELSE q.worker_ids END
      FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.id, q.outcome)
     SELECT id, outcome FROM failed
     """,

@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from django_workqueue import InvalidPayload, JobStatus, PermanentError, Retry, exponential
 from django_workqueue.engine import worker_id
+from django_workqueue.managers.jobs import Settling
+from django_workqueue.models import WorkJob
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
 
 NOW = timedelta(0)
@@ -31,6 +33,52 @@ def raised(error, cause=None):
 
 
 # Completing
+
+
+@pytest.fixture
+def unmarked(queue, table):
+    """Three jobs of one claim that marked no start, of which the second is lost; and what each says it ran, in µs."""
+    ids = queue.enqueue_many("mail", range(3))
+    WorkJob.objects.claim(
+        queue.name,
+        3,
+        HOUR,
+        token=7,
+        intervals=[(-(2**31) + 1, 0, 0, 2**31 - 1)],
+        kinds=None,
+        mark=False,
+        worker="w",
+        lapsed=0,
+    )
+    WorkJob.objects.filter(id=ids[1]).update(lease_token=8)
+    return Settling(ids, [7, 7, 7], [1_000_000, 2_000_000, 3_000_000], "w")
+
+
+@pytest.mark.parametrize("results", [[None] * 3, ["1", "2", "3"]])
+def test_a_start_that_was_not_marked_is_noted_of_each_job_as_it_completes(queue, unmarked, results):
+    first, lost, last = unmarked.ids
+    assert WorkJob.objects.complete(queue.name, unmarked, results, keep=True) == 2
+    rows = WorkJob.objects.in_bulk(unmarked.ids)
+    assert [(rows[number].finished_at - rows[number].started_at).total_seconds() for number in (first, last)] == [1, 3]
+    assert [rows[number].worker_ids for number in unmarked.ids] == [["w"], [], ["w"]]
+    assert rows[lost].started_at is None
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_start_of_an_attempt_that_failed_is_in_its_error(queue, unmarked, marked):
+    first, _, last = unmarked.ids
+    if marked:
+        WorkJob.objects.start(queue.name, [first, last], [7, 7], "w")
+    before = WorkJob.objects.in_bulk(unmarked.ids)
+    WorkJob.objects.fail(queue.name, unmarked, delays=[0] * 3, errors=["{}"] * 3, finals=[True] * 3, uncounts=[0] * 3)
+    for number, seconds in ((first, 1), (last, 3)):
+        row = WorkJob.objects.get(id=number)
+        (error,) = row.errors
+        assert datetime.fromisoformat(error["started"]) == row.started_at
+        assert datetime.fromisoformat(error["at"]) == row.finished_at
+        expected = before[number].started_at if marked else row.finished_at - timedelta(seconds=seconds)
+        assert row.started_at == expected
+        assert row.worker_ids == ["w"]
 
 
 def test_a_completed_job_is_kept_with_its_result(queue, table, one):

@@ -92,12 +92,14 @@ def test_the_rule_about_references_catches_those_that_break_it():
             del STATEMENTS["broken"]
 
 
-UNSTABLE = {"now", "statement_timestamp", "transaction_timestamp", "clock_timestamp", "random", "extract", "date_part"}
+def _unstable(found, connection):
+    """What is not immutable where Citus would evaluate it on the wrong node, or refuses it for that.
 
-
-@each_in_loops
-def test_no_unstable_function_where_citus_would_evaluate_it_on_the_wrong_node(name):
-    for node in parsed.nodes(tree(name)):
+    It goes by what functions are declared, so the server is asked: to_char, to_jsonb and jsonb_build_object are stable
+    as well. Arithmetic with an interval is, where it is a timestamptz's.
+    """
+    calls, casts = set(), set()
+    for node in parsed.nodes(found):
         guarded = []
         if isinstance(node, (ast.CaseExpr, ast.CoalesceExpr)):
             guarded = [node]
@@ -106,7 +108,33 @@ def test_no_unstable_function_where_citus_would_evaluate_it_on_the_wrong_node(na
         elif isinstance(node, ast.UpdateStmt):
             returning = getattr(node, "returningClause", None)
             guarded = [returning.exprs if returning else getattr(node, "returningList", None)]
-        assert not UNSTABLE & set(parsed.calls(guarded)), name
+        calls |= set(parsed.calls(guarded))
+        casts |= {cast.typeName.names[-1].sval for cast in parsed.nodes(guarded) if isinstance(cast, ast.TypeCast)}
+    declared = connection.execute(
+        "SELECT proname FROM pg_proc WHERE proname = ANY (%s) AND provolatile <> 'i'", [list(calls)]
+    )
+    return {row[0] for row in declared} | casts & {"interval"}
+
+
+@each_in_loops
+def test_no_unstable_function_where_citus_would_evaluate_it_on_the_wrong_node(name, second):
+    assert _unstable(tree(name), second) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "caught"),
+    [
+        ("UPDATE workqueue_job q SET a = CASE WHEN b THEN to_char(c, 'd') END", "to_char"),
+        ("UPDATE workqueue_job q SET a = COALESCE(b, to_jsonb($1::text))", "to_jsonb"),
+        ("UPDATE workqueue_job q SET a = COALESCE(b, c - $1 * interval '1 microsecond')", "interval"),
+        ("UPDATE workqueue_job q SET a = b RETURNING extract(epoch FROM c)", "extract"),
+        ("INSERT INTO workqueue_item VALUES (1) ON CONFLICT (key) DO UPDATE SET a = now()", "now"),
+        ("INSERT INTO workqueue_item VALUES (1) ON CONFLICT (key) DO NOTHING", None),
+        ("SELECT to_char(statement_timestamp() + interval '1 second', 'd')", None),
+    ],
+)
+def test_the_rule_about_functions_catches_those_that_break_it(text, caught, second):
+    assert _unstable(parsed.parse(text), second) == ({caught} if caught else set())
 
 
 @each
