@@ -1,6 +1,6 @@
 """Cancelling, trying again, looking, counting and deleting."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -259,6 +259,20 @@ def test_maintenance_buries_what_lapsed_on_its_last_attempt(queue, table, own):
     source.maintain_on(own)
     assert (table.state(started), table.state(unstarted)) == ("dead", "lapsed")
     assert ids(queue.claim()) == [unstarted]
+
+
+def test_an_entry_of_errors_is_as_documented_whether_it_failed_or_lapsed(queue, table):
+    number = queue.enqueue("mail", max_attempts=2)
+    (job,) = queue.claim()
+    queue.fail(job, ValueError("no route"), retry_in=timedelta(0))
+    queue.claim()
+    table.lapse(number)
+    queue.source.reap_here()
+    failed, lapsed = queue.get(number).errors
+    keys = {"attempt", "type", "message", "worker", "at", "started"}
+    assert (set(failed), set(lapsed)) == (keys | {"traceback"}, keys)
+    for entry in (failed, lapsed):
+        assert datetime.fromisoformat(entry["started"]) <= datetime.fromisoformat(entry["at"])
 
 
 def test_two_maintainers_at_once_do_no_harm(queue, table, aside):
