@@ -157,7 +157,7 @@ def test_what_lets_jobs_be_worked_again_wakes_after_the_commit_and_never_before(
     number = queue.enqueue("mail")
     queue.cancel(number)
     queue.pause()
-    while queue.wait(timedelta(milliseconds=50)):
+    while queue.wait(timedelta(milliseconds=300)):  # the enqueue's own wake may still be on its way
         pass
     with transaction.atomic():
         assert queue.retry(number) == 1 if call == "retry" else queue.resume() is None
