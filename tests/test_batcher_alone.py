@@ -34,6 +34,19 @@ def resting(batcher: Batcher) -> Batcher:
     return batcher
 
 
+def interrupted_in(batcher: Batcher, lane: Recorder, monkeypatch: pytest.MonkeyPatch, *methods: str) -> None:
+    """A caller with "a" for the lane, interrupted at each of these."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for method in methods:
+            patch.setattr(batcher, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.submit(lane, ["a"], 10)
+
+
 def me() -> str:
     return threading.current_thread().name
 
@@ -192,15 +205,7 @@ def test_a_caller_that_did_not_get_to_write_and_could_not_say_so_holds_nobody_up
     """Interrupted again as it took back what it was about to do. Neither others nor that thread itself."""
     monkeypatch.setattr(writer, "ALONE_BEGINS_WITHIN", 0.05)
     lane = Recorder()
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(batcher, "_write_alone", interrupted)
-        patch.setattr(batcher, "_leave", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            batcher.submit(lane, ["a"], 10)
+    interrupted_in(batcher, lane, monkeypatch, "_write_alone", "_leave")
 
     if itself:
         batcher.submit(lane, ["b"], 10)
@@ -216,14 +221,7 @@ def test_nor_does_it_take_itself_for_the_one_that_writes_while_the_database_is_g
     gone = [Gone()]
     lane = Recorder(fails=lambda entries: gone[0] if gone else None)
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(batcher, "_write_alone", interrupted)
-        patch.setattr(batcher, "_leave", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            batcher.submit(lane, ["a"], 10)
+    interrupted_in(batcher, lane, monkeypatch, "_write_alone", "_leave")
     begun = aside(batcher.submit, lane, ["b"], 20)
     wait_until(lambda: lane.attempts)
 
@@ -238,14 +236,7 @@ def test_a_caller_that_is_interrupted_before_it_writes_leaves_its_call_too(
     batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = Recorder()
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(batcher, "_write_alone", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            batcher.submit(lane, ["a"], 10)
+    interrupted_in(batcher, lane, monkeypatch, "_write_alone")
 
     wait_until(lambda: lane.written == ["a"])
     batcher.submit(lane, ["b"], 10)
