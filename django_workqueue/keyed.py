@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from django.db import DatabaseError, connections
 
-from . import database, lanes, metrics
+from . import database, lanes, lapses, metrics
 from .backoff import exponential
 from .database import Connection, Verdict, verdict
 from .engine import Claim, Fence, Outcome, Settled, Source, Verb
@@ -121,7 +121,9 @@ class KeyedSource(LeasingSource):
             return self._claim(table.persistent(), limit, lease).works
         self.inbox.fold_own(table, database.transaction_token(connections[self.alias]))
         if self.settings.max_attempts:
-            table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+            stalled = table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
+            if stalled:
+                database.after_commit(connections[self.alias], object(), lambda: self._tell_of(stalled))
         claim, rows = self.lease_rows_inside(table, self._taker(table, lease), limit, lease)
         return self._delivered(table, claim, rows).works
 
@@ -312,8 +314,12 @@ class KeyedSource(LeasingSource):
     def _stall(self, table: WorkItemQuerySet) -> int:
         stalled = table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
         if stalled:
-            metrics.ledger(self.alias).count(self.name, dead=stalled)
-        return stalled
+            self._tell_of(stalled)
+        return len(stalled)
+
+    def _tell_of(self, stalled: Sequence[str]) -> None:
+        metrics.ledger(self.alias).count(self.name, dead=len(stalled))
+        lapses.stalled(self.name, stalled)
 
 
 def _text_of(outcome: Outcome) -> str:

@@ -9,14 +9,14 @@ import json
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db import connections
 
-from . import database, lanes, metrics, notify, payloads
+from . import database, lanes, lapses, metrics, notify, payloads
 from .backoff import exponential
 from .database import Connection
 from .delivery import NO_FENCE, Job, Start, error_entry
@@ -124,7 +124,9 @@ class ListedSource(LeasingSource):
         table = self.table()
         if not database.inside_transaction(self.alias):
             return self._claim(table.persistent(), limit, lease, kinds, mark=True).works
-        table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        buried = table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
+        if buried:
+            database.after_commit(connections[self.alias], object(), lambda: self._tell_of(buried))
         take = self._taker(table, lease, kinds, mark=True)
         claim, rows = self.lease_rows_inside(table, take, limit, lease)
         return self._delivered(table, claim, rows).works
@@ -408,9 +410,13 @@ class ListedSource(LeasingSource):
 
     def _bury(self, table: WorkJobQuerySet) -> int:
         buried = table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
-        for kind, number in buried.items():
-            metrics.ledger(self.alias).count(self.name, kind, dead=number)
-        return sum(buried.values())
+        self._tell_of(buried)
+        return sum(map(len, buried.values()))
+
+    def _tell_of(self, buried: Mapping[str, Sequence[int]]) -> None:
+        for kind, numbers in buried.items():
+            metrics.ledger(self.alias).count(self.name, kind, dead=len(numbers))
+        lapses.buried(self.name, buried)
 
     def _prune(self, table: WorkJobQuerySet, outcome: str, retention: timedelta, rounds: int | None = None) -> int:
         return in_rounds(rounds, PRUNE_BATCH, lambda: table.prune(self.name, outcome, retention, limit=PRUNE_BATCH))

@@ -155,10 +155,10 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         """Delete up to `limit` items completed longer ago than `retention`."""
         return self._number(items.REAP, queue, {"retention": microseconds(retention), "limit": limit})
 
-    def stall(self, queue: str, max_attempts: int, *, limit: int) -> int:
-        """Mark lapsed last attempts as stalled."""
+    def stall(self, queue: str, max_attempts: int, *, limit: int) -> list[str]:
+        """Mark lapsed last attempts as stalled; their keys."""
         params = {"max": max_attempts, "limit": limit, "error": "the lease of the last attempt lapsed"}
-        return self._number(items.STALL, queue, params)
+        return [key for (key,) in self.send(items.STALL, queue, params)]
 
     def stats(self, queue: str, *, max_attempts: int = 0) -> tuple[int, int, int, int, int, int]:
         """Exact counts: ready, scheduled, leased, stalled, completed; and the oldest ready item's age in µs."""

@@ -205,8 +205,8 @@ class WorkJobQuerySet(WorkQuerySet["WorkJob"]):
         params = {"ids": None if ids is None else list(ids), "skip": list(skip), "limit": limit}
         return self._number(jobs.HURRY, queue, params)
 
-    def bury(self, queue: str, error: str, *, limit: int) -> dict[str, int]:
-        """Let jobs be dead whose last attempt started and lapsed; how many of each kind."""
+    def bury(self, queue: str, error: str, *, limit: int) -> dict[str, list[int]]:
+        """Let jobs be dead whose last attempt started and lapsed; their ids, by kind."""
         return dict(self.send(jobs.BURY, queue, {"error": error, "limit": limit}))
 
     def prune(self, queue: str, outcome: str, retention: timedelta, *, limit: int) -> int:

@@ -344,8 +344,8 @@ STALL = Statement(
     spent AS (
      UPDATE workqueue_item q SET stalled_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
       last_error = COALESCE(q.last_error, %(error)s::text)
-     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING 1)
-    SELECT count(*) FROM spent
+     WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target)) RETURNING q.key)
+    SELECT key FROM spent
     """,
     ordered=True,
 )

@@ -370,8 +370,8 @@ BURY = Statement(
     buried AS (
      UPDATE workqueue_job q SET outcome = 'dead', finished_at = target.t, lease_until = 'epoch', lease_token = 0,
       errors = jsonb_path_query_array(q.errors || target.e, '$[last - 19 to last]')
-     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.kind)
-    SELECT kind, count(*) FROM buried GROUP BY kind
+     FROM target WHERE q.queue = {{Q}} AND q.id = target.id RETURNING q.kind, q.id)
+    SELECT kind, array_agg(id) FROM buried GROUP BY kind
     """,
     ordered=True,
 )

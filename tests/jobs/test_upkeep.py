@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import transaction
 
 from django_workqueue import JobQueue, JobStatus, PermanentError
 from django_workqueue.models import WorkJob
@@ -273,6 +274,50 @@ def test_an_entry_of_errors_is_as_documented_whether_it_failed_or_lapsed(queue, 
     assert (set(failed), set(lapsed)) == (keys | {"traceback"}, keys)
     for entry in (failed, lapsed):
         assert datetime.fromisoformat(entry["started"]) <= datetime.fromisoformat(entry["at"])
+
+
+@pytest.mark.parametrize("by", ["a worker's claim", "maintenance", "a claim", "reap", "a claim in a transaction"])
+def test_whoever_buries_what_lapsed_on_its_last_attempt_says_so_as_an_error(make_queue, table, own, caplog, by):
+    queue = make_queue(max_attempts=1)
+    number = queue.enqueue("mail")
+    queue.claim()
+    table.lapse(number)
+    bury = {
+        "a worker's claim": lambda: queue.source.claim_on(own, 1, MINUTE, ["mail"]),
+        "maintenance": lambda: queue.source.maintain_on(own),
+        "a claim": queue.claim,
+        "reap": queue.source.reap_here,
+        "a claim in a transaction": transaction.atomic(queue.claim),
+    }[by]
+    bury()
+    assert table.state(number) == "dead"
+    bury()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    words = f"{queue.name}: 1 job is a dead letter now, since the lease of its last attempt lapsed: {number} (mail)"
+    assert told == [("ERROR", words)]
+
+
+def test_what_is_buried_in_a_transaction_that_is_rolled_back_is_not_told_of(make_queue, table, caplog):
+    queue = make_queue(max_attempts=1)
+    number = queue.enqueue("mail")
+    queue.claim()
+    table.lapse(number)
+    with transaction.atomic():
+        queue.claim()
+        assert queue.get(number).status == JobStatus.DEAD
+        transaction.set_rollback(True)
+    assert (table.state(number), caplog.records) == ("lapsed", [])
+
+
+def test_of_many_that_are_buried_at_once_the_first_ten_are_named(make_queue, table, own, caplog):
+    queue = make_queue(max_attempts=1)
+    numbers = [queue.enqueue("odd" if each % 2 else "even") for each in range(12)]
+    queue.claim()
+    table.lapse(*numbers)
+    queue.source.maintain_on(own)
+    named = ", ".join(f"{number} ({'odd' if each % 2 else 'even'})" for each, number in enumerate(numbers[:10]))
+    words = "12 jobs are dead letters now, since the leases of their last attempts lapsed"
+    assert [record.getMessage() for record in caplog.records] == [f"{queue.name}: {words}: {named} and 2 more"]
 
 
 def test_two_maintainers_at_once_do_no_harm(queue, table, aside):

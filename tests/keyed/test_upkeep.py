@@ -4,6 +4,7 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from django_workqueue import PermanentError, Worker
 from tests.keyed.test_enqueue import HOUR, about
@@ -104,6 +105,31 @@ def test_reap_stalls_every_lapsed_last_attempt(make_queue, table):
     table.lapse(*keys)
     assert queue.reap() == 0
     assert {table.state(key) for key in keys} == {"stalled"}
+
+
+@pytest.mark.parametrize("by", ["a worker's claim", "maintenance", "a claim", "reap", "a claim in a transaction"])
+def test_whoever_stalls_what_lapsed_on_its_last_attempt_says_so_as_an_error(make_queue, table, own, caplog, by):
+    queue = make_queue(max_attempts=1)
+    keys = [f"key {number:02}" for number in range(12)]
+    queue.enqueue(*keys)
+    queue.claim()
+    table.lapse(*keys)
+    stall = {
+        "a worker's claim": lambda: queue.source.claim_on(own, 1, HOUR, None),
+        "maintenance": lambda: queue.source.maintain_on(own),
+        "a claim": queue.claim,
+        "reap": queue.reap,
+        "a claim in a transaction": transaction.atomic(queue.claim),
+    }[by]
+    stall()
+    assert {table.state(key) for key in keys} == {"stalled"}
+    stall()
+    (record,) = caplog.records
+    named = ", ".join(map(repr, keys[:10]))
+    assert (record.levelname, record.getMessage()) == (
+        "ERROR",
+        f"{queue.name}: 12 items are stalled now, since the leases of their last attempts lapsed: {named} and 2 more",
+    )
 
 
 def test_reap_keeps_stalled_items(make_queue, table):

@@ -130,6 +130,27 @@ def test_last_attempts_that_lapsed_are_counted_as_dead(make_queue, make_jobs, co
     assert counted(jobs, "kind")["dead"] == 1
 
 
+def test_last_attempts_that_lapsed_are_counted_where_a_transaction_ends_them_if_it_commits(
+    make_queue, make_jobs, counted
+):
+    queue, jobs = make_queue(max_attempts=1), make_jobs(max_attempts=1)
+    queue.enqueue("a")
+    queue.claim()
+    jobs.enqueue("kind")
+    jobs.claim()
+    lapse(WorkItem, queue)
+    lapse(WorkJob, jobs)
+    with transaction.atomic():
+        queue.claim()
+        jobs.claim()
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        queue.claim()
+        jobs.claim()
+    assert counted(queue)["dead"] == 1
+    assert counted(jobs, "kind")["dead"] == 1
+
+
 def test_waits_are_from_when_it_was_due_and_runs_are_what_the_handler_took(queue, counted):
     queue.handler(lambda item: time.sleep(0.05))
     queue.enqueue("a")

@@ -48,6 +48,23 @@ def test_workers_stall_what_lapsed_on_its_last_attempt(
     wait_until(lambda: rows(queue)["a"].stalled_at)
 
 
+def test_workers_say_once_as_an_error_what_stalled_since_its_last_lease_lapsed(
+    make_queue: MakeQueue, working: Working, often: None, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue(max_attempts=1)
+    seen: list[str] = []
+    queue.handler(lambda item: seen.append(item.key))
+    queue.enqueue("a")
+    assert queue.claim(1, lease=timedelta(milliseconds=1))
+    running = working(queue)
+    wait_until(lambda: rows(queue)["a"].stalled_at)
+    queue.enqueue("b")
+    wait_until(lambda: seen)
+    running.stop()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == [f"{queue.name}: 1 item is stalled now, since the lease of its last attempt lapsed: 'a'"]
+
+
 def test_two_workers_at_once_do_no_harm(make_queue: MakeQueue, working: Working, often: None) -> None:
     queue = make_queue(retention=timedelta(seconds=0.2))
     seen: list[str] = []
