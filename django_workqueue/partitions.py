@@ -23,6 +23,7 @@ from . import unmigrated
 from .database import Verdict, resolve, verdict
 from .exceptions import WorkqueueError
 from .figures import age
+from .keys import check_name
 
 TABLES = {"items": "workqueue_item", "jobs": "workqueue_job"}
 ROWS_PER_SECOND = 100_000  # that move, on a small machine
@@ -71,36 +72,26 @@ def partitions(using: str | None = None) -> list[Partition]:
 
 def face_of(queue: str, using: str | None = None) -> str:
     """Either "items" or "jobs": what the queue is known to hold. Raises `PartitionError` if nobody knows."""
-    alias = resolve(using)
-    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT face FROM workqueue_queue WHERE name = %(queue)s
-            UNION ALL SELECT 'items' WHERE EXISTS (SELECT 1 FROM workqueue_item WHERE queue = %(queue)s)
-            UNION ALL SELECT 'jobs' WHERE EXISTS (SELECT 1 FROM workqueue_job WHERE queue = %(queue)s)
-            LIMIT 1
-            """,
-            {"queue": queue},
-        )
-        row = cursor.fetchone()
-    if row is None:
+    faces = _faces(queue, resolve(using))
+    if not faces:
         raise PartitionError(
             _("nobody has used a queue %(queue)r yet; say whether it holds items or jobs (--face)") % {"queue": queue}
         )
-    return str(row[0])
+    return _the_one(faces, queue)
 
 
 def to_create(queue: str, face: str | None = None, using: str | None = None) -> str:
-    """The face whose table would get the partition. Raises `PartitionError` if it has one, or nobody knows of it."""
+    """The face whose table would get the partition. Raises `PartitionError` if it cannot, or nobody knows of it."""
+    _refuse_name(queue)
     face = face or face_of(queue, using)
-    _refuse_another(queue, face, resolve(using))
+    _refuse(queue, face, resolve(using))
     return face
 
 
 def to_drop(queue: str, face: str | None = None, using: str | None = None) -> str:
-    """The face whose table would give the partition up. Raises `PartitionError` if there is none."""
-    own = (partition.face for partition in partitions(using) if partition.queue == queue)
-    face = face or next(own, "items")
+    """The face whose table would give the partition up. Raises `PartitionError` if there is none, or one of each."""
+    own = [partition.face for partition in partitions(using) if partition.queue == queue]
+    face = face or _the_one(own or ["items"], queue)
     _required(queue, face, resolve(using))
     return face
 
@@ -116,10 +107,10 @@ def stall(queue: str, face: str, using: str | None = None) -> timedelta:
 
 
 def create(queue: str, face: str, using: str | None = None) -> Partition:
-    """Give the queue a partition of its own, and move its rows there. Raises `PartitionError` if it has one."""
+    """Give the queue a partition of its own, and move its rows there. Raises `PartitionError` if it cannot have one."""
     alias = resolve(using)
     parent = TABLES[face]
-    _refuse_another(queue, face, alias)
+    _refuse(queue, face, alias)
     names = {
         "parent": sql.Identifier(parent),
         "rest": sql.Identifier(f"{parent}_default"),
@@ -209,9 +200,47 @@ def _required(queue: str, face: str, alias: str) -> Partition:
     return own
 
 
-def _refuse_another(queue: str, face: str, alias: str) -> None:
+def _refuse_name(queue: str) -> None:
+    try:
+        check_name(queue)
+    except ValueError as error:
+        raise PartitionError(str(error)) from error
+
+
+def _refuse(queue: str, face: str, alias: str) -> None:
+    """Raise unless a queue of this name and face may get a partition. The faces do not share a name."""
+    _refuse_name(queue)
     if _own(queue, face, alias) is not None:
         raise PartitionError(_("queue %(queue)r has a partition of its own already") % {"queue": queue})
+    faces = _faces(queue, alias)
+    if faces and face not in faces:
+        kind = _("queue %(queue)r is a job queue") if "jobs" in faces else _("queue %(queue)r is a keyed queue")
+        raise PartitionError(kind % {"queue": queue})
+
+
+def _faces(queue: str, alias: str) -> list[str]:
+    """What the queue is recorded as; else what it has rows of."""
+    with unmigrated.hinting(alias), connections[alias].cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT true, face FROM workqueue_queue WHERE name = %(queue)s
+            UNION ALL SELECT false, 'items' WHERE EXISTS (SELECT 1 FROM workqueue_item WHERE queue = %(queue)s)
+             OR EXISTS (SELECT 1 FROM workqueue_inbox WHERE queue = %(queue)s)
+            UNION ALL SELECT false, 'jobs' WHERE EXISTS (SELECT 1 FROM workqueue_job WHERE queue = %(queue)s)
+            """,
+            {"queue": queue},
+        )
+        found = cursor.fetchall()
+    return [face for is_record, face in found if is_record] or [face for _is_record, face in found]
+
+
+def _the_one(faces: list[str], queue: str) -> str:
+    if len(faces) > 1:
+        raise PartitionError(
+            _("which face? there are items and jobs of the name %(queue)r; say which are meant (--face)")
+            % {"queue": queue}
+        )
+    return faces[0]
 
 
 def _own(queue: str, face: str, alias: str) -> Partition | None:

@@ -11,6 +11,8 @@ from django.db import connection, connections, transaction
 from psycopg import sql
 
 from django_workqueue import JobQueue, Queue
+from django_workqueue.managers.jobs import NewJobs
+from django_workqueue.models import QueueRecord, WorkItem, WorkJob
 from django_workqueue.partitions import PartitionError, create, drop, partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -120,6 +122,52 @@ def test_what_cannot_be_done_is_refused_before_it_is_said_how_long_it_would_take
     with pytest.raises(CommandError, match=refusal):
         call_command("workqueue_partition", *words, stdout=out)
     assert not out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["", "n" * 129, "ü" * 65, "two\nlines"])
+def test_a_name_that_no_queue_can_have_is_refused_in_the_words_of_that_rule(name):
+    with pytest.raises(ValueError, match="a queue's name") as rule:
+        Queue(name)
+    for made in (lambda: command("create", name, "--face", "jobs"), lambda: create(name, "jobs")):
+        with pytest.raises((CommandError, PartitionError)) as refused:
+            made()
+        assert str(refused.value) == str(rule.value)
+    assert [partition.queue for partition in partitions()] == [None, None]
+
+
+KNOWN = {
+    "a job queue's record": lambda name: QueueRecord.objects.create(name=name, face="jobs"),
+    "a keyed queue's record": lambda name: QueueRecord.objects.create(name=name, face="items"),
+    "a job": lambda name: WorkJob.objects.enqueue_inside(name, NewJobs(["kind"], ["1"], [0], [1], [0], [0], ["{}"])),
+    "an item": lambda name: WorkItem.objects.enqueue(name, ["a"], [0], [0]),
+    "an item in the inbox": lambda name: WorkItem.objects.enqueue_later(name, ["a"], [0], [0], 0),
+}
+
+
+@pytest.mark.parametrize("by", KNOWN)
+def test_a_partition_for_the_face_that_a_queue_does_not_have_is_refused(by):
+    face, other, words = ("jobs", "items", "a job queue") if "job" in by else ("items", "jobs", "a keyed queue")
+    KNOWN[by]("known")
+    for made in (lambda: command("create", "known", "--face", other), lambda: create("known", other)):
+        with pytest.raises((CommandError, PartitionError), match=f"queue 'known' is {words}"):
+            made()
+    command("create", "known", "--face", face)
+
+
+def test_where_both_faces_have_the_name_it_is_asked_which_is_meant():
+    create("both", "items")
+    create("both", "jobs")
+    with pytest.raises(CommandError, match="which face"):
+        command("drop", "both")
+    assert len(partitions()) == 4
+    command("drop", "both", "--face", "jobs")
+    command("drop", "both")
+    JobQueue("both").enqueue("kind")
+    WorkItem.objects.enqueue("both", ["a"], [0], [0])
+    QueueRecord.objects.filter(name="both").delete()
+    with pytest.raises(CommandError, match="which face"):
+        command("create", "both")
+    command("create", "both", "--face", "jobs")
 
 
 def test_a_partition_of_a_queue_that_nobody_has_used_is_dropped_without_its_face():

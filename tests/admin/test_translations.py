@@ -91,7 +91,7 @@ def test_what_the_doctor_finds_and_what_is_wrong_with_a_partition_is_translated(
     findings = [call for module in (PACKAGE / "doctor").glob("*.py") for call in calls(module, "Finding")]
     errors = calls(PACKAGE / "partitions.py", "PartitionError")
     assert len(findings) > 20
-    assert len(errors) == 5
+    assert len(errors) == 8
     assert [text for call in (*findings, *errors) for text in untranslated(call)] == []
 
 

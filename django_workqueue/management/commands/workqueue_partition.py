@@ -29,7 +29,9 @@ class Command(BaseCommand):
             verb.add_argument("--database", default=SUPPRESS, **alias)  # or it would undo what stands before the verb
         for verb in (create, drop):
             verb.add_argument("queue", metavar="QUEUE")
-            verb.add_argument("--face", choices=sorted(partitions.TABLES), help="for a queue nobody has used yet")
+            verb.add_argument(
+                "--face", choices=sorted(partitions.TABLES), help="for a name nobody has used yet, or both have"
+            )
             verb.add_argument(
                 "--force", action="store_true", help=f"hold the lock for longer than {FREE_SECONDS} s, if need be"
             )
