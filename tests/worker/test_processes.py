@@ -171,9 +171,12 @@ def test_nonsensical_options_are_refused_by_name(shop: Shop, arguments: list[str
     assert process.returncode == 2
 
 
-def test_several_processes_and_reload_are_refused(shop: Shop) -> None:
-    process = shop.start("--reload", "--processes", "2")
-    assert "CommandError: --processes does not go with --reload" in output_of(process)
+@pytest.mark.parametrize(
+    "options", [["--processes", "2"], ["--drain"], ["--max-items", "1"], ["--max-seconds", "1"]], ids=" ".join
+)
+def test_what_does_not_go_with_reload_is_refused(shop: Shop, options: list[str]) -> None:
+    process = shop.start("--reload", *options)
+    assert f"CommandError: {options[0]} does not go with --reload" in output_of(process)
     assert process.returncode == 1
 
 

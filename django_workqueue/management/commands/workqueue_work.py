@@ -90,6 +90,10 @@ class Command(BaseCommand):
         )
         if given["reload"] and options.processes > 1:
             raise CommandError("--processes does not go with --reload, which works in one process.")
+        for end in ("drain", "max_items", "max_seconds"):
+            if given["reload"] and given[end]:
+                flag = f"--{end.replace('_', '-')}"
+                raise CommandError(f"{flag} does not go with --reload, which goes on until it is told to end.")
         server = _metrics_server(given["metrics_port"]) if given["metrics_port"] else None
         if server and given["reload"]:
             raise CommandError("--metrics-port does not go with --reload, which has no supervisor to serve them.")
