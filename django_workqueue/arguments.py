@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from numbers import Real
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -35,6 +36,13 @@ def duration(name: str, value: object) -> timedelta:
         raise TypeError(f"{name} is a timedelta, not {value!r}")
     if value > LONGEST:
         raise ValueError(f"{name} is at most a thousand years; got {value}")
+    return value
+
+
+def seconds(name: str, value: object) -> float:
+    """A number of seconds. Raises `TypeError`."""
+    if isinstance(value, bool) or not isinstance(value, (float, int, Real)):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
     return value
 
 

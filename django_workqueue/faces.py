@@ -75,6 +75,8 @@ class Face(Generic[S]):
         What is not written in `timeout` seconds (None: however long it takes) is given up: whoever still waits for it
         gets `EnqueueTimeout`.
         """
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         self._closed = True
         if self._wakeup is not None:
             self._wakeup.close()
@@ -97,7 +99,7 @@ class Face(Generic[S]):
         await asyncio.to_thread(self.close, timeout)
 
     def _admit(self, timeout: float | None) -> float:
-        """The seconds an enqueue may take. Raises `QueueClosed` or `ValueError`."""
+        """The seconds an enqueue may take. Raises `QueueClosed`, `TypeError` or `ValueError`."""
         if self._closed:
             raise QueueClosed(
                 f"queue {self.name!r} is closed in this process. Nothing was enqueued; make a new object."
@@ -106,7 +108,7 @@ class Face(Generic[S]):
             self._awaken()
         if timeout is None:
             return conf.enqueue_timeout().total_seconds()
-        if not timeout > 0:
+        if not arguments.seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")
         return timeout
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -286,6 +287,27 @@ def test_a_timeout_that_is_not_positive_is_refused(batcher: Batcher, timeout: fl
         asyncio.run(batcher.asubmit(lane, ["a"], timeout))
 
     assert lane.attempts == []
+
+
+def test_a_timeout_that_is_no_number_is_refused_by_all_who_take_one(batcher: Batcher) -> None:
+    lane = Recorder()
+    lane.let_go()
+    minute: Any = timedelta(minutes=1)
+    calls: list[Callable[[], Any]] = [
+        lambda: batcher.submit(lane, ["a"], minute),
+        lambda: asyncio.run(batcher.asubmit(lane, ["a"], minute)),
+        lambda: batcher.flush(minute),
+        lambda: batcher.rest(minute),
+        lambda: batcher.finish_lane(lane, minute),
+        lambda: batcher.finish(minute),
+        lambda: batcher.close(minute),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="timeout is a number of seconds, not datetime"):
+            call()
+    assert lane.attempts == []
+    batcher.submit(lane, ["b"], 10)  # it was not closed
+    assert lane.written == ["b"]
 
 
 def test_a_caller_that_times_out_is_told_that_its_entries_are_likely_to_land_and_they_do(batcher: Batcher) -> None:

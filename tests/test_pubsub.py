@@ -346,6 +346,17 @@ def test_it_starts_once_and_stops_as_often_as_asked() -> None:
     assert Subscriber().stop()
 
 
+def test_a_timeout_that_is_no_number_is_refused_and_stops_nothing() -> None:
+    subscriber, _ = collect()
+    minute: Any = timedelta(minutes=1)
+    with subscriber:
+        for stop in (subscriber.stop, async_to_sync(subscriber.astop)):
+            with pytest.raises(TypeError, match="timeout is a number of seconds, not datetime"):
+                stop(minute)
+        with pytest.raises(RuntimeError, match="started already"):
+            subscriber.start()
+
+
 @pytest.mark.parametrize("fn", ["print", 5])
 def test_what_cannot_be_called_is_no_callback(fn: Any) -> None:
     with pytest.raises(TypeError, match="cannot be called"):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+from .. import arguments
 from ..exceptions import QueueClosed
 from . import process
 from .calls import Call, Lane, LoopCall, ThreadCall, deadline_in, is_free_within, ring, seconds_until
@@ -173,10 +174,11 @@ class Batcher:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, take no more, end the thread. Callers not answered in time get an error. Idempotent."""
+        deadline = deadline_in(timeout)
         self._notice_fork()
         with self._lock:
             self._closed = True
-        self.finish(timeout)
+        self.finish(seconds_until(deadline))
 
     def finish(self, timeout: float | None = None) -> None:
         """Flush and end the thread; what cannot be written in time is given up, its callers told, and logged."""
@@ -196,7 +198,7 @@ class Batcher:
     # Callers, in line
 
     def _check(self, lane: Lane[Any, Any], timeout: float | None) -> None:
-        if timeout is not None and timeout <= 0:
+        if timeout is not None and arguments.seconds("timeout", timeout) <= 0:
             raise ValueError(f"timeout must be positive or None, not {timeout!r}")
         if self._writer.is_me():
             raise RuntimeError(f"Queue {lane.name!r}: the thread that writes cannot wait for itself to write")

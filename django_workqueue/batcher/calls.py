@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from .. import arguments
 from ..exceptions import EnqueueTimeout, WorkqueueError
 
 FREE_EVERY = 0.002  # seconds: how often a caller who writes without a thread looks whether another is done
@@ -200,8 +201,8 @@ def _answer(calls: list[LoopCall]) -> None:
 
 
 def deadline_in(seconds: float | None) -> float | None:
-    """The monotonic time in so many seconds; None for never."""
-    return None if seconds is None else time.monotonic() + seconds
+    """The monotonic time in so many seconds; None for never. Raises `TypeError` for what is no number."""
+    return None if seconds is None else time.monotonic() + arguments.seconds("timeout", seconds)
 
 
 def seconds_until(deadline: float | None) -> float | None:

@@ -17,7 +17,7 @@ from typing import Self, TypeVar, overload
 
 from django.db import close_old_connections, connections, reset_queries
 
-from django_workqueue import conf, notify
+from django_workqueue import arguments, conf, notify
 
 from .publishing import Message, check_channel
 
@@ -89,6 +89,8 @@ class Subscriber:
 
         Whether it has. Messages not yet handed over are dropped, and every iteration ends. Idempotent.
         """
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         thread = self._end()
         if thread is None:
             return True
@@ -97,6 +99,8 @@ class Subscriber:
 
     async def astop(self, timeout: float | None = None) -> bool:
         """`stop` for coroutines."""
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         return True if self._end() is None else await asyncio.to_thread(self.stop, timeout)
 
     def messages(self, channel: str, *, buffer: int | None = None) -> Messages:

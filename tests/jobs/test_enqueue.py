@@ -279,6 +279,7 @@ def test_a_number_of_attempts_that_is_none_is_refused(queue, make_queue, name, a
         ({"max_attempts": 2.0}, TypeError, "max_attempts is a whole number, not 2.0"),
         ({"max_attempts": True}, TypeError, "max_attempts is a whole number, not True"),
         ({"timeout": 0}, ValueError, "timeout is a positive number"),
+        ({"timeout": timedelta(seconds=3)}, TypeError, "timeout is a number of seconds, not datetime.timedelta"),
     ],
 )
 def test_options_of_the_wrong_kind_are_refused(queue, table, options, error, message):
