@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from numbers import Real
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def seconds(name: str, value: object) -> float:
     """A number of seconds. Raises `TypeError`."""
     if isinstance(value, bool) or not isinstance(value, (float, int, Real)):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    return value
+    return cast("float", value)
 
 
 def delay(value: object) -> timedelta:
