@@ -240,6 +240,12 @@ def test_the_probe_fails_where_something_was_ready_for_too_long_and_says_where()
     assert len(out.getvalue().splitlines()) == 3
 
 
+def test_the_probe_may_ask_that_nothing_at_all_is_ready():
+    add_item("late", available_at="{now} - interval '185 seconds'")
+    with pytest.raises(CommandError, match=r"^Ready for longer than 0 s: 'late' \(3 min "):
+        run("workqueue_stats", "late", "--max-oldest-ready-age", "0")
+
+
 def test_the_probe_passes_where_nothing_was_ready_for_too_long():
     add_item("early", available_at="{now} - interval '5 seconds'")
     add_item("leased", available_at="{now} - interval '2 hours'", lease_until="{now} + interval '1 hour'")

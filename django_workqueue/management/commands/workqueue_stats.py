@@ -70,7 +70,7 @@ class Command(BaseCommand):
         late = [(queue, stats) for queue, stats in held if limit is not None and stats.oldest_ready_age > limit]
         if late:
             where = ", ".join(f"{queue.name!r} ({duration(stats.oldest_ready_age)})" for queue, stats in late)
-            raise CommandError(f"Ready for longer than {duration(limit)}: {where}")
+            raise CommandError(f"Ready for longer than {duration(limit) if limit else '0 s'}: {where}")
 
     def _watch(self, given: dict[str, Any]) -> None:
         drawn = self.stdout.isatty() and not given["json"]
