@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import (
     DEFAULT_DB_ALIAS,
     DatabaseError,
@@ -56,6 +57,8 @@ NOTICING = {
 CANCELLED = "57014"  # query_canceled: by statement_timeout, or by somebody
 UNDEFINED_TABLE = "42P01"
 UNIQUE_VIOLATION = "23505"
+
+TWINS = "In a coroutine, await the twin of the same name with an `a` in front: astats() for stats(), and so on."
 
 
 class Verdict(Enum):
@@ -448,6 +451,12 @@ def _sync_thread_behind() -> bool:
         return True
 
 
+def name_twins(error: SynchronousOnlyOperation) -> None:
+    """Let Django's refusal to work in a coroutine say what does: whatever of ours asks a database has a twin."""
+    if TWINS not in getattr(error, "__notes__", ()):
+        error.add_note(TWINS)
+
+
 def retrying(call: Callable[[], T], *, attempts: int = 10) -> T:
     """Run a self-committing call again after a deadlock or serialisation failure."""
     for attempt in range(1, attempts):
@@ -469,14 +478,18 @@ def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
     """
     require_postgresql(connections[alias])
     settings["statement_timeout"] = _milliseconds(patience)
-    with transaction.atomic(using=alias):
-        with connections[alias].cursor() as cursor:
-            made = ", ".join("set_config(%s, %s, true)" for _ in settings)
-            cursor.execute(f"SELECT {made}", [each for setting in settings.items() for each in setting])
-        yield
-        with connections[alias].cursor() as cursor:  # what undoes it must not be given up half-way
-            cursor.execute("SET LOCAL statement_timeout = 0")
-        transaction.set_rollback(True, using=alias)
+    try:
+        with transaction.atomic(using=alias):
+            with connections[alias].cursor() as cursor:
+                made = ", ".join("set_config(%s, %s, true)" for _ in settings)
+                cursor.execute(f"SELECT {made}", [each for setting in settings.items() for each in setting])
+            yield
+            with connections[alias].cursor() as cursor:  # what undoes it must not be given up half-way
+                cursor.execute("SET LOCAL statement_timeout = 0")
+            transaction.set_rollback(True, using=alias)
+    except SynchronousOnlyOperation as error:
+        name_twins(error)
+        raise
 
 
 def transaction_token(connection: BaseDatabaseWrapper) -> int:

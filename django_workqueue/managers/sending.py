@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import psycopg
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections, models
 
 from .. import database, unmigrated
@@ -111,6 +112,14 @@ class WorkQuerySet(models.QuerySet[M]):
             return database.retrying(lambda: self._send(statement, queue, params))
         return self._send(statement, queue, params)
 
+    def get(self, *args: Any, **kwargs: Any) -> M:
+        """One row, as any queryset's."""
+        try:
+            return super().get(*args, **kwargs)
+        except SynchronousOnlyOperation as error:
+            database.name_twins(error)
+            raise
+
     def discover(self, queue: str, *, limit: int) -> list[int]:
         """The ranks (negated priorities) in use, lowest first."""
         return [rank for (rank,) in self.send(self.statements.DISCOVER, queue, {"limit": limit})]
@@ -136,6 +145,9 @@ class WorkQuerySet(models.QuerySet[M]):
             return self._own.execute(text, params, prepare=statement.prepare, ordered=statement.ordered)
         except DatabaseError as error:
             unmigrated.hint(error, alias)
+            raise
+        except SynchronousOnlyOperation as error:
+            database.name_twins(error)
             raise
 
     def _send_here(self, alias: str, statement: Statement, text: str, params: Mapping[str, Any]) -> Rows:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections
 
@@ -40,8 +41,12 @@ def publish(channel: str, payload: bytes | JSON = "", *, using: str | None = Non
     text = _encode(payload)
     connection = connections[database.resolve(using)]
     database.require_postgresql(connection)
-    with connection.cursor() as cursor:
-        cursor.execute(PUBLISH, [str.__str__(channel), text])
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(PUBLISH, [str.__str__(channel), text])
+    except SynchronousOnlyOperation as error:
+        database.name_twins(error)
+        raise
 
 
 async def apublish(channel: str, payload: bytes | JSON = "", *, using: str | None = None) -> None:

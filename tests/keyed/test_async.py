@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
-from django_workqueue import EnqueueTimeout, Entry, JobQueue, Queue, QueueClosed
+from django_workqueue import EnqueueTimeout, Entry, Item, JobQueue, Queue, QueueClosed, publish
 from tests.keyed.test_enqueue import HOUR, MINUTE, about
 from tests.keyed.test_transactions import keys
 
@@ -83,6 +84,40 @@ def test_the_twins_do_what_the_others_do(make_queue, table):
     run(main())
     assert (table.state("a"), table.state("b"), table.state("c")) == ("completed", "stalled", "absent")
     assert table.row("b").last_error == "no"
+
+
+IN_COROUTINES = {
+    "claim": lambda queue, jobs: queue.claim(),
+    "complete": lambda queue, jobs: queue.complete("a"),
+    "release": lambda queue, jobs: queue.release("a"),
+    "extend": lambda queue, jobs: queue.extend(Item("a", queue.name), lease=HOUR),
+    "remove": lambda queue, jobs: queue.remove("a"),
+    "reap": lambda queue, jobs: queue.reap(),
+    "stats": lambda queue, jobs: queue.stats(),
+    "stats at bounded cost": lambda queue, jobs: queue.stats(exact=False),
+    "pause": lambda queue, jobs: queue.pause(),
+    "is_paused": lambda queue, jobs: queue.is_paused(),
+    "claim of jobs": lambda queue, jobs: jobs.claim(),
+    "cancel": lambda queue, jobs: jobs.cancel(1),
+    "retry": lambda queue, jobs: jobs.retry(1),
+    "get": lambda queue, jobs: jobs.get(1),
+    "prune": lambda queue, jobs: jobs.prune(HOUR),
+    "stats of jobs": lambda queue, jobs: jobs.stats(),
+    "publish": lambda queue, jobs: publish("channel", "a"),
+}
+
+
+@pytest.mark.parametrize("call", IN_COROUTINES)
+def test_what_django_refuses_in_a_coroutine_names_the_twin_that_is_for_it(queue, name, call):
+    jobs = JobQueue(f"{name}-jobs")
+
+    async def main():
+        with pytest.raises(SynchronousOnlyOperation) as refused:
+            IN_COROUTINES[call](queue, jobs)
+        (note,) = refused.value.__notes__
+        assert "the twin of the same name with an `a` in front" in note
+
+    run(main())
 
 
 async def ticking(call):
