@@ -101,7 +101,8 @@ class Order:
 class FilterForm(forms.Form):
     """What both lists can be asked for. Where some of it is not understood, that is said, and nothing is listed.
 
-    `tabs` are the states to ask for; `beside` names what else is in the data and asks for no rows.
+    `tabs` are the states to ask for; `beside` names what else is in the data and asks for no rows; `after` is where
+    the list goes on from, at a row whose number or key is an `ident`.
     """
 
     required_css_class = "required"
@@ -110,10 +111,17 @@ class FilterForm(forms.Form):
     age = forms.ChoiceField(label=gettext_lazy("Enqueued"), required=False)
 
     def __init__(
-        self, data: QueryDict | None, *, queues: Iterable[str], tabs: Sequence[str], beside: frozenset[str]
+        self,
+        data: QueryDict | None,
+        *,
+        queues: Iterable[str],
+        tabs: Sequence[str],
+        beside: frozenset[str],
+        ident: type[Any],
     ) -> None:
         super().__init__(data, auto_id="wq-%s", label_suffix="")
         self.asked, self.tabs, self.beside = data or QueryDict(), tabs, beside
+        self.after = read_cursor(self.asked.get("after", ""), ident)
         names = list(queues)
         given = self.asked.get("queue", "")
         if given and given not in names and not has_control_characters(given):
@@ -125,8 +133,10 @@ class FilterForm(forms.Form):
         """Refuse what no field knows: passed over, it would ask for all there is."""
         if self.asked.get("state") and self.state is None:
             self.add_error(None, _("There is no state %(name)s.") % {"name": self.asked["state"]})
+        if self.asked.get("after") and self.after is None:
+            self.add_error(None, _("There is no page %(name)s.") % {"name": self.asked["after"]})
         for name, values in self.asked.lists():
-            if name in self.fields or name == "state":
+            if name in self.fields or name in ("state", "after"):
                 if len(set(values)) > 1:
                     self.add_error(None, _("%(name)s is asked for more than once.") % {"name": name})
             elif name not in self.beside and not name.startswith("_") and any(values):  # _popup and such are Django's
@@ -195,11 +205,10 @@ class ListPage(Page):
         alias = alias_of(request)
         browser = self.browser(alias)
         form = self._form(request.GET, browser)
-        after = read_cursor(request.GET.get("after", ""), self.ident)
         context: dict[str, Any] = {"too_long": False, "rows": [], "page": None, "count": ""}
         try:
             if form.is_understood:
-                context |= self._looked(browser, form.filters(), after, request)
+                context |= self._looked(browser, form.filters(), form.after, request)
         except TookTooLong:
             context["too_long"] = True
         return self.shown(
@@ -215,7 +224,7 @@ class ListPage(Page):
             verbs=self._verbs(request),
             act_url=self.url(f"{self.listed}_act"),
             first_url=self._address(request, after=None),
-            after=after,
+            after=form.after,
             asked=self._asked(request),
             priority_form=PriorityForm(auto_id="wq-%s"),
             look=figures.number(LOOK),
@@ -224,7 +233,8 @@ class ListPage(Page):
 
     def _form(self, data: QueryDict, browser: Browser[Any], *, beside: frozenset[str] = frozenset()) -> FilterForm:
         names = [queue.name for queue in browser.queues]
-        return self.filter_form(data or None, queues=names, tabs=self.tabs, beside=self.beside | beside)
+        beside |= self.beside
+        return self.filter_form(data or None, queues=names, tabs=self.tabs, beside=beside, ident=self.ident)
 
     def _looked(
         self, browser: Browser[Any], filters: Filters, after: Cursor | None, request: HttpRequest

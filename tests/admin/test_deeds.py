@@ -176,6 +176,7 @@ MATCHES_NOTHING = [
             {"queue": "a\nb"},
             {"age": "bogus"},
             {"state": "bogus"},
+            {"after": "garbage"},
             {"queue": ["none", ""]},
             {"queue__exact": "none"},
         )
@@ -474,9 +475,11 @@ def test_a_selection_that_is_none_is_passed_over(admin_client, selection):
 
 
 @pytest.mark.parametrize("cursor", ["x", "W10=", "WzEsMiwzXQ==", "bnVsbA==", "Ly8=", "é"])
-def test_a_cursor_that_is_none_shows_the_first_page(admin_client, cursor):
+def test_a_cursor_that_is_none_is_told_so_and_lists_nothing(admin_client, cursor):
     scene.items("products", ready=2)
-    assert len(admin_client.get(address("items_changelist", after=cursor)).context["rows"]) == 2
+    answer = admin_client.get(address("items_changelist", after=cursor))
+    assert answer.context["rows"] == []
+    assert f"There is no page {cursor}." in answer.content.decode()
 
 
 def test_nobody_is_sent_to_another_site(admin_client):

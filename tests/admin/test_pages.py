@@ -102,6 +102,8 @@ NOT_UNDERSTOOD = [
     ("items", {"id": "5"}, "There is no filter id."),
     ("items", {"key": "k" * 513}, "at most 512 characters"),
     ("items", {"state": "dead"}, "There is no state dead."),
+    *((listed, {"after": "garbage"}, "There is no page garbage.") for listed in ("workjob", "items")),
+    *((listed, {"after": "WzAsIDAsIG51bGwsICJ0aWxlcyJd"}, "There is no page W") for listed in ("workjob", "items")),
     *((listed, {"age": "bogus"}, "Select a valid choice") for listed in ("workjob", "items")),
     *((listed, {"queue": "a\nb"}, "Select a valid choice") for listed in ("workjob", "items")),
     *((listed, {"priority": "5"}, "There is no filter priority.") for listed in ("workjob", "items")),
@@ -127,7 +129,7 @@ def test_what_is_not_understood_of_a_filter_is_told_and_lists_nothing(admin_clie
 def test_a_filter_that_is_asked_for_twice_is_not_understood(admin_client, listed):
     scene.items("products", ready=3)
     scene.jobs("mails", ready=3)
-    for asked in ("queue=none&queue=", "state=ready&state=", "age=-d7&age="):
+    for asked in ("queue=none&queue=", "state=ready&state=", "age=-d7&age=", "after=x&after="):
         answer = admin_client.get(f"{address(f'{listed}_changelist')}?{asked}")
         assert "asked for more than once" in answer.content.decode()
         assert answer.context["rows"] == []
@@ -137,7 +139,7 @@ def test_a_filter_that_is_asked_for_twice_is_not_understood(admin_client, listed
 def test_what_asks_for_nothing_is_no_filter(admin_client, listed):
     scene.items("products", ready=3)
     scene.jobs("mails", ready=3)
-    for asked in ("_popup=1", "nonsense=", "queue=&age=&state=", "queue=&queue="):
+    for asked in ("_popup=1", "nonsense=", "queue=&age=&state=", "queue=&queue=", "after="):
         assert admin_client.get(f"{address(f'{listed}_changelist')}?{asked}").context["rows"], asked
 
 
