@@ -14,7 +14,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, Info
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.utils.module_loading import import_string
+from django.utils.module_loading import import_string, module_has_submodule
 
 from . import conf, database
 from .batcher import threads_available
@@ -27,6 +27,7 @@ def check_all(**_: Any) -> list[CheckMessage]:
         *_unknown_settings(),
         *_bad_values(),
         *_middleware(),
+        *_autodiscover(),
         *_aliases(),
         *_task_backends(),
         *_drivers(),
@@ -79,6 +80,23 @@ def _middleware() -> Iterator[CheckMessage]:
             conf.middleware_factory(entry)
         except ImproperlyConfigured as error:
             yield Error(f"WORKQUEUE_MIDDLEWARE: {error}.", id="workqueue.E004")
+
+
+def _autodiscover() -> Iterator[CheckMessage]:
+    """Whether a name that the project chose is any module's; of a dotted one the first part: nothing is imported."""
+    try:
+        module = conf.autodiscover()
+    except ImproperlyConfigured:
+        return
+    if not module or module == conf.DEFAULTS["WORKQUEUE_AUTODISCOVER"]:
+        return
+    first = module.partition(".")[0]
+    if not any(module_has_submodule(app.module, first) for app in apps.get_app_configs()):
+        yield checks.Warning(
+            f"WORKQUEUE_AUTODISCOVER is {module!r}, but no installed app has such a module: no handlers are found.",
+            hint="It is the name of a module in each app that has handlers, or None where the project imports them.",
+            id="workqueue.W004",
+        )
 
 
 def _aliases() -> Iterator[CheckMessage]:

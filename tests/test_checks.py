@@ -52,6 +52,45 @@ def test_a_setting_of_a_wrong_value_is_an_error_that_shows_it(name, value):
     assert message.msg.endswith(f", not {value!r}")
 
 
+@pytest.mark.parametrize("module", ["taskz", "taskz.handlers"])
+def test_a_module_that_no_app_has_is_a_warning_that_names_it(module):
+    with override_settings(WORKQUEUE_AUTODISCOVER=module):
+        (message,) = [message for message in check_all() if message.id == "workqueue.W004"]
+    assert f"WORKQUEUE_AUTODISCOVER is {module!r}" in message.msg
+
+
+@pytest.fixture
+def app_with(tmp_path, monkeypatch):
+    """`app_with(module)`: the settings of a project whose one app has such a module, which cannot be imported."""
+
+    def make(module):
+        package = tmp_path / "app_of_the_check"
+        (package / module).parent.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / module).write_text("1 / 0")
+        monkeypatch.syspath_prepend(tmp_path)
+        return [*settings.INSTALLED_APPS, "app_of_the_check"]
+
+    yield make
+    sys.modules.pop("app_of_the_check", None)
+
+
+@pytest.mark.parametrize(
+    ("module", "file"), [("handlers", "handlers.py"), ("work.handlers", "work/__init__.py"), (None, "other.py")]
+)
+def test_a_module_that_some_app_has_is_none_nor_is_it_imported(app_with, module, file):
+    with override_settings(WORKQUEUE_AUTODISCOVER=module, INSTALLED_APPS=app_with(file)):
+        assert "workqueue.W004" not in ids()
+    assert not [name for name in sys.modules if name.startswith("app_of_the_check.")]
+
+
+def test_no_app_needs_a_module_of_the_default_name():
+    with override_settings(INSTALLED_APPS=["django_workqueue"]):
+        assert "workqueue.W004" not in ids()
+        with override_settings(WORKQUEUE_AUTODISCOVER="tasks"):
+            assert "workqueue.W004" not in ids()
+
+
 def never_made(get_result):
     raise AssertionError("a check makes no middleware")
 
