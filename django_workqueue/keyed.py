@@ -123,7 +123,9 @@ class KeyedSource(LeasingSource):
         if self.settings.max_attempts:
             stalled = table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
             if stalled:
-                database.after_commit(connections[self.alias], object(), lambda: self._tell_of(stalled))
+                database.after_commit(
+                    connections[self.alias], object(), partial(_tell_of, self.alias, self.name, stalled)
+                )
         claim, rows = self.lease_rows_inside(table, self._taker(table, lease), limit, lease)
         return self._delivered(table, claim, rows).works
 
@@ -314,12 +316,14 @@ class KeyedSource(LeasingSource):
     def _stall(self, table: WorkItemQuerySet) -> int:
         stalled = table.stall(self.name, self.settings.max_attempts, limit=self.settings.reap_batch)
         if stalled:
-            self._tell_of(stalled)
+            _tell_of(self.alias, self.name, stalled)
         return len(stalled)
 
-    def _tell_of(self, stalled: Sequence[str]) -> None:
-        metrics.ledger(self.alias).count(self.name, dead=len(stalled))
-        lapses.stalled(self.name, stalled)
+
+def _tell_of(alias: str, name: str, stalled: Sequence[str]) -> None:
+    """Count what has stalled, and have it in the log."""
+    metrics.ledger(alias).count(name, dead=len(stalled))
+    lapses.stalled(name, stalled)
 
 
 def _text_of(outcome: Outcome) -> str:

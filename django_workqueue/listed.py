@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -126,7 +127,7 @@ class ListedSource(LeasingSource):
             return self._claim(table.persistent(), limit, lease, kinds, mark=True).works
         buried = table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
         if buried:
-            database.after_commit(connections[self.alias], object(), lambda: self._tell_of(buried))
+            database.after_commit(connections[self.alias], object(), partial(_tell_of, self.alias, self.name, buried))
         take = self._taker(table, lease, kinds, mark=True)
         claim, rows = self.lease_rows_inside(table, take, limit, lease)
         return self._delivered(table, claim, rows).works
@@ -410,13 +411,8 @@ class ListedSource(LeasingSource):
 
     def _bury(self, table: WorkJobQuerySet) -> int:
         buried = table.bury(self.name, LAPSED, limit=PRUNE_BATCH)
-        self._tell_of(buried)
+        _tell_of(self.alias, self.name, buried)
         return sum(map(len, buried.values()))
-
-    def _tell_of(self, buried: Mapping[str, Sequence[int]]) -> None:
-        for kind, numbers in buried.items():
-            metrics.ledger(self.alias).count(self.name, kind, dead=len(numbers))
-        lapses.buried(self.name, buried)
 
     def _prune(self, table: WorkJobQuerySet, outcome: str, retention: timedelta, rounds: int | None = None) -> int:
         return in_rounds(rounds, PRUNE_BATCH, lambda: table.prune(self.name, outcome, retention, limit=PRUNE_BATCH))
@@ -424,6 +420,13 @@ class ListedSource(LeasingSource):
 
 OUTCOMES = ("completed", "dead", "cancelled")
 _COUNTED = (Verb.FAIL, Verb.FINISH)
+
+
+def _tell_of(alias: str, name: str, buried: Mapping[str, Sequence[int]]) -> None:
+    """Count what was buried, and have it in the log."""
+    for kind, numbers in buried.items():
+        metrics.ledger(alias).count(name, kind, dead=len(numbers))
+    lapses.buried(name, buried)
 
 
 def _starters(text: str) -> list[str]:

@@ -1,13 +1,16 @@
 """Queue objects: several of one name, and waiting on one."""
 
+import gc
 import threading
 import time
+import weakref
 from datetime import timedelta
 from enum import Enum
 
 import pytest
+from django.db import transaction
 
-from django_workqueue import Queue
+from django_workqueue import JobQueue, Queue
 from tests.keyed.test_enqueue import HOUR, MINUTE
 
 # Two objects of one name
@@ -147,3 +150,17 @@ def test_wait_ends_when_it_is_told_to_stop(queue, aside, wait_until):
 def test_a_poll_of_no_length_raises(queue, poll):
     with pytest.raises(ValueError, match="poll is positive"):
         queue.wait(poll)
+
+
+@pytest.mark.parametrize("face", [Queue, JobQueue])
+def test_a_queue_is_let_go_of_though_a_claim_in_a_transaction_found_last_attempts_that_lapsed(db, name, face):
+    queue = face(name, max_attempts=1)
+    queue.enqueue("a")
+    with transaction.atomic():
+        assert queue.claim(lease=timedelta(microseconds=1))
+        assert queue.claim() == []
+    assert queue.stats().stalled == 1
+    source = weakref.ref(queue.source)
+    del queue
+    gc.collect()
+    assert source() is None
