@@ -50,7 +50,6 @@ class Job:
     _due: int = field(default=0, repr=False, compare=False)  # µs since the server's epoch
     _enqueued: int = field(default=0, repr=False, compare=False)
     _start: Start | None = field(default=None, repr=False, compare=False)
-    _logged: BaseException | None = field(default=None, repr=False, compare=False)  # an error that others have shown
 
     def __getattr__(self, name: str) -> Any:
         """What claims leave out of the job until it is asked for: few handlers look at it."""

@@ -5,19 +5,17 @@ The one place that knows there are two; they differ in names alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import django
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
-    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, signals, task_backends
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import TaskError
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
-
-    log_task_finished: Any = getattr(signals, "log_task_finished", None)  # what has Django's log tell of failures
 else:
     try:
         from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
@@ -31,8 +29,6 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-    log_task_finished = None
-
 __all__ = [
     "BaseTaskBackend",
     "InvalidTask",
@@ -42,7 +38,6 @@ __all__ = [
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "log_task_finished",
     "normalize_json",
     "task_backends",
     "task_enqueued",

@@ -22,7 +22,7 @@ from django_workqueue.exceptions import HandlerTimeout, PermanentError, Retry, i
 from django_workqueue.listed import ListedSource
 from django_workqueue.text import exception_path
 
-from . import django_log, results
+from . import results
 from .native import TaskContext, TaskError, TaskResultStatus, normalize_json, task_finished, task_started
 from .results import AnyResult, change
 from .tasks import AnyTask
@@ -69,7 +69,7 @@ class Run:
             value = self._checked(self.task.func(*args, **kwargs))
         except BaseException as error:
             if self._failed(error):
-                self._send_failed(error)
+                self._send(task_finished)
             raise
         if self._succeeded(value):
             self._send(task_finished)
@@ -84,20 +84,15 @@ class Run:
             value = self._checked(await self.task.func(*args, **kwargs))
         except BaseException as error:
             if self._failed(error):
-                await sync_to_async(self._send_failed)(error)
+                await self._asend(task_finished)
             raise
         if self._succeeded(value):
             await self._asend(task_finished)
         return value
 
-    def _send(self, signal: Signal) -> list[tuple[Any, Any]]:
+    def _send(self, signal: Signal) -> None:
         """Send a signal; what a receiver raises is logged by Django, and is not the task's."""
-        return signal.send_robust(self.sender, task_result=self.result)
-
-    def _send_failed(self, error: BaseException) -> None:
-        """Say that the task has finished with the error that is being handled; the worker need not show it again."""
-        if django_log.has_told(self._send(task_finished)):
-            self.job.__dict__["_logged"] = error
+        signal.send_robust(self.sender, task_result=self.result)
 
     async def _asend(self, signal: Signal) -> None:
         """The same in a thread, which Django's own receiver wants to see the exception from (`asend` has tasks)."""

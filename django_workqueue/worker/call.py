@@ -78,18 +78,13 @@ class Call:
             return Outcome(work, Verb.SNOOZE, max(ZERO, min(error.delay, LONGEST)), error, None, ran)
         if isinstance(error, HandlerTimeout) and self.timeout is not None:
             error.args = (f"{self.handler.name} ran past its timeout of {self.timeout:g} s",)
-        most, final = self._most(work), is_permanent(error)
-        delay = ZERO if final else self._delay(work.attempts)
-        journal.failed(
-            self.handler,
-            what(work),
-            error,
-            attempt=work.attempts,
-            of=most,
-            again_in=None if final or 0 < most <= work.attempts else delay,
-            shown=getattr(work, "__dict__", {}).pop("_logged", None) is error,
-        )
-        return Outcome(work, Verb.FINISH if final else Verb.FAIL, delay, error, None, ran)
+        if is_permanent(error):
+            journal.failed(self.handler, what(work), error, attempt=work.attempts, of=self._most(work), again_in=None)
+            return Outcome(work, Verb.FINISH, ZERO, error, None, ran)
+        delay, most = self._delay(work.attempts), self._most(work)
+        again_in = None if 0 < most <= work.attempts else delay
+        journal.failed(self.handler, what(work), error, attempt=work.attempts, of=most, again_in=again_in)
+        return Outcome(work, Verb.FAIL, delay, error, None, ran)
 
     def _check(self, result: Any) -> None:
         """Raise `TypeError` for what stands for work that has not been done."""

@@ -40,19 +40,9 @@ def stopped(counts: Any, *, pid: int) -> None:
 
 
 def failed(
-    handler: Handler,
-    what: str,
-    error: BaseException,
-    *,
-    attempt: int,
-    of: int,
-    again_in: timedelta | None,
-    shown: bool = False,
+    handler: Handler, what: str, error: BaseException, *, attempt: int, of: int, again_in: timedelta | None
 ) -> None:
-    """A handler raised, at an attempt of so many (0: without end). None is never again by itself.
-
-    What another log has `shown` with its traceback already is here without.
-    """
+    """A handler raised, at an attempt of so many (0: without end). None is never again by itself."""
     logger.log(
         logging.ERROR if again_in is None else logging.WARNING,
         "%s on %s: attempt %d%s failed; %s: %r",
@@ -62,7 +52,7 @@ def failed(
         f" of {of}" if of else "",
         _what_next(handler, again_in, is_last=0 < of <= attempt),
         error,
-        exc_info=None if shown else error,
+        exc_info=error,
     )
 
 

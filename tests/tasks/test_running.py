@@ -1,11 +1,9 @@
 """Running tasks with a worker: the cases of Django's tests/tasks/test_immediate_backend.py, and retries beyond them."""
 
-import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.test import override_settings
 from django.utils import timezone
-from django.utils.decorators import sync_only_middleware
-from django.utils.log import RequireDebugTrue
 
 from django_workqueue import HandlerTimeout, InvalidPayload, JobQueue, PermanentError
 from django_workqueue.backend import WorkqueueBackend
@@ -400,87 +396,6 @@ def test_a_failure_is_logged_as_django_does(task: Any, work: Work, caplog: pytes
     )
     assert last.exc_info is not None
     assert last.exc_info[0] is ValueError
-
-
-FAILING = pytest.mark.parametrize("task", [tasks.fail_with_value_error, tasks.fail_async])
-
-
-def ours(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    (record,) = [record for record in caplog.records if "it is a dead letter now" in record.getMessage()]
-    assert "ValueError(" in record.getMessage()
-    return record
-
-
-@FAILING
-def test_the_traceback_of_a_failure_that_django_logs_is_logged_once(
-    task: Any, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    task.enqueue()
-    work()
-    shown = {record.name for record in caplog.records if record.exc_info}
-    assert shown == ({NAME} if NAME == "django.tasks" else {NAME, "django_workqueue"})
-    assert ours(caplog).levelno == logging.ERROR
-
-
-@FAILING
-@pytest.mark.parametrize("debug", [True, False])
-def test_where_djangos_log_is_not_read_ours_has_the_traceback(
-    task: Any, work: Work, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, debug: bool
-) -> None:
-    logger = logging.getLogger("django")
-    monkeypatch.setattr(logger, "propagate", False)  # to where the test listens: its own handlers are left
-    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(io.StringIO())])
-    logger.handlers[0].addFilter(RequireDebugTrue())
-    task.enqueue()
-    with override_settings(DEBUG=debug):
-        work()
-    assert (ours(caplog).exc_info is None) == (debug and NAME == "django.tasks")
-
-
-@FAILING
-def test_where_django_is_kept_from_logging_ours_has_the_traceback(
-    task: Any, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    receiver = import_module(f"{NAME}.signals").log_task_finished
-    task_finished.disconnect(receiver)
-    try:
-        task.enqueue()
-        work()
-    finally:
-        task_finished.connect(receiver)
-    assert ours(caplog).exc_info is not None
-
-
-def test_an_error_that_middleware_puts_in_the_place_of_the_tasks_has_its_traceback_too(
-    work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    tasks.fail_with_value_error.enqueue()
-    with override_settings(WORKQUEUE_MIDDLEWARE=[f"{__name__}.another"]):
-        work()
-    (record,) = [record for record in caplog.records if "it is a dead letter now" in record.getMessage()]
-    assert record.exc_info is not None
-    assert record.exc_info[0] is LookupError
-
-
-@sync_only_middleware
-def another(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware that raises another error."""
-
-    def call(delivery: Any) -> Any:
-        try:
-            return following(delivery)
-        except ValueError as error:
-            raise LookupError("another") from error
-
-    return call
-
-
-def test_a_failure_that_is_tried_again_has_its_traceback(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    with override_settings(TASKS=with_options(max_attempts=2, backoff=at_once)):
-        tasks.fail_with_value_error.enqueue()
-        work()
-    first = [record for record in caplog.records if "attempt 1 of 2" in record.getMessage()]
-    assert [record.exc_info is not None for record in first] == [True]
 
 
 def test_a_task_has_its_threads_connection(work: Work) -> None:
