@@ -39,6 +39,7 @@ committing = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
+    assert notify.close(10)  # what other tests have left to linger
     yield
     assert notify.close(10)
     wait_until(
