@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import math
 import os
 import secrets
 import socket
@@ -90,12 +91,14 @@ class Settled:
     returned: int = 0
     dead: int = 0  # of `failed`: will not run again by itself (dead, stalled, PermanentError)
     lost: int = 0
+    again_in: float = math.inf  # seconds until the first of it comes due again, as far as the server told
     kinds: dict[str, Settled] = field(default_factory=dict)  # of jobs, the same for each kind
 
     def add(self, other: Settled) -> None:
         """Add the other's counts to these."""
         for name in _SETTLED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.again_in = min(self.again_in, other.again_in)
         for kind, settled in other.kinds.items():
             self.kinds.setdefault(kind, Settled()).add(settled)
 

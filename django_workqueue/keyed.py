@@ -6,6 +6,7 @@ Owns merging, the inbox, folding, claims and settlements on encoded keys. The ty
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from .exceptions import KeyDecodeError
 from .inbox import Inbox
 from .keys import CheckedCodec
 from .leasing import LeasingSource, Row, Take, apart, by_claim, chunks, in_rounds
-from .managers import Claimed, Interval, WorkItemQuerySet, microseconds
+from .managers import Claimed, Ended, Interval, WorkItemQuerySet, microseconds
 from .text import error_text
 
 logger = logging.getLogger("django_workqueue")
@@ -205,8 +206,16 @@ class KeyedSource(LeasingSource):
         done = 0
         for chunk in apart(items, lambda item: item._text):
             named, tokens = fenced(chunk)
-            done += self.here(lambda table: table.complete(self.name, named, tokens, keep=keep))  # noqa: B023
-        return done + self.in_pieces(texts, lambda table, keys: table.complete(self.name, keys, keep=keep))
+            done += self.announced(self.here(lambda table: table.complete(self.name, named, tokens, keep=keep)))  # noqa: B023
+        return done + self.in_pieces(
+            texts, lambda table, keys: self.announced(table.complete(self.name, keys, keep=keep))
+        )
+
+    def announced(self, ended: Ended) -> int:
+        """How many leases have ended; whoever waits is woken if any of the work comes due again."""
+        if ended.again is not None:
+            self.wake()
+        return ended.number
 
     def release_here(self, items: Sequence[Item[Any]], texts: Sequence[str], *, delay: int, error: str | None) -> int:
         """Give items of their own leases back, and keys of whatever lease is there."""
@@ -219,8 +228,7 @@ class KeyedSource(LeasingSource):
                 "uncounts": [0] * count,
                 "max_attempts": self.settings.max_attempts,
             }
-            count, _stalled = self.here(lambda table: table.release(self.name, named, tokens, **options))
-            return int(count)
+            return self.announced(self.here(lambda table: table.release(self.name, named, tokens, **options)))
 
         fenced_off = sum(
             released([item._text for item in chunk], [item._fence.token for item in chunk])
@@ -258,24 +266,25 @@ class KeyedSource(LeasingSource):
         return settled
 
     def _complete(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
-        done = 0
+        settled = Settled()
         keep = self.settings.retention > timedelta(0)
         for group in by_claim(outcomes, _text_of):
-            done += table.complete(self.name, *fenced([outcome.work for outcome in group]), keep=keep)
-        return Settled(completed=done, lost=len(outcomes) - done)
+            done, _, again = table.complete(self.name, *fenced([outcome.work for outcome in group]), keep=keep)
+            settled.add(Settled(completed=done, lost=len(group) - done, again_in=_seconds(again)))
+        return settled
 
     def _finish(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
-        done = table.finish(
+        done, _, again = table.finish(
             self.name,
             [outcome.work._text for outcome in outcomes],
             [outcome.work._fence.token for outcome in outcomes],
             [error_text(outcome.error) or "" for outcome in outcomes],
         )
-        return Settled(failed=done, dead=done, lost=len(outcomes) - done)
+        return Settled(failed=done, dead=done, lost=len(outcomes) - done, again_in=_seconds(again))
 
     def _release(self, table: WorkItemQuerySet, outcomes: Sequence[Outcome]) -> Settled:
         verb = outcomes[0].verb
-        released, stalled = table.release(
+        released, stalled, again = table.release(
             self.name,
             [outcome.work._text for outcome in outcomes],
             [outcome.work._fence.token for outcome in outcomes],
@@ -284,12 +293,14 @@ class KeyedSource(LeasingSource):
             uncounts=[0 if verb is Verb.FAIL else 1] * len(outcomes),
             max_attempts=self.settings.max_attempts,
         )
-        lost = len(outcomes) - released
+        settled = Settled(lost=len(outcomes) - released, again_in=_seconds(again))
         if verb is Verb.FAIL:
-            return Settled(failed=released, retried=released - stalled, dead=stalled, lost=lost)
-        if verb is Verb.SNOOZE:
-            return Settled(snoozed=released, lost=lost)
-        return Settled(returned=released, lost=lost)
+            settled.failed, settled.retried, settled.dead = released, released - stalled, stalled
+        elif verb is Verb.SNOOZE:
+            settled.snoozed = released
+        else:
+            settled.returned = released
+        return settled
 
     def described(self) -> dict[str, Any]:
         """The settings, for people."""
@@ -324,6 +335,10 @@ def _tell_of(alias: str, name: str, stalled: Sequence[str]) -> None:
     """Count what has stalled, and have it in the log."""
     metrics.ledger(alias).count(name, dead=len(stalled))
     lapses.stalled(name, stalled)
+
+
+def _seconds(again: int | None) -> float:
+    return math.inf if again is None else again / 1e6
 
 
 def _text_of(outcome: Outcome) -> str:

@@ -205,12 +205,15 @@ class LeasingSource(Source):
             look = floors.look_again() if len(rows) < limit and not look.beginning else None
         return self._ordered(fence, lease, rows, full=len(rows) >= limit, paused=claimed.paused)
 
-    def next_due_among(self, table: Any, floors: Floors, within: timedelta) -> timedelta | None:
+    def next_due_among(
+        self, table: Any, floors: Floors, within: timedelta, kinds: list[str] | None = None
+    ) -> timedelta | None:
         """In how long the first of what is scheduled comes due; None: not within that time.
 
         At the priorities in use: where these are not cheap to find out, at those known.
         """
-        due = table.next_due(self.name, floors.ranks, discover=0 if floors.dear else MAX_RANKS, within=within)
+        discover = 0 if floors.dear else MAX_RANKS
+        due = table.next_due(self.name, floors.ranks, discover=discover, within=within, kinds=kinds)
         return None if due is None else timedelta(microseconds=due)
 
     def lease_rows_inside(

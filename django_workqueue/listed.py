@@ -148,9 +148,13 @@ class ListedSource(LeasingSource):
         return claim
 
     def next_due_on(self, connection: Connection, kinds: Iterable[str] | None, within: timedelta) -> timedelta | None:
-        """In how long the first of what is scheduled comes due, of whatever kind; None: not within that time."""
-        floors = self.floors_of(None if kinds is None else sorted(kinds))
-        return self.next_due_among(self.table(connection), floors, within)
+        """In how long the first of what is scheduled comes due, of these kinds or one that a handler may be found for.
+
+        None: not within that time.
+        """
+        named = None if kinds is None else sorted(kinds)
+        asked = named if self.finder is None else None
+        return self.next_due_among(self.table(connection), self.floors_of(named), within, asked)
 
     def _claim(
         self, table: WorkJobQuerySet, limit: int, lease: timedelta, kinds: list[str] | None, *, mark: bool
@@ -290,7 +294,11 @@ class ListedSource(LeasingSource):
                 uncounts=[int(snoozes)],
             )
         )
-        return (outcome[job.id] or "pending") if job.id in outcome else None
+        if job.id not in outcome:
+            return None
+        if outcome[job.id] is None:
+            self.wake()
+        return outcome[job.id] or "pending"
 
     def extend_here(self, works: Sequence[Job], lease: timedelta) -> list[Job]:
         """Renew leases; the jobs still held."""

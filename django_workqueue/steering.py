@@ -71,7 +71,10 @@ def complete(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]
     if queue.configured:
         return _items(queue).complete_here([], keys)
     # Nobody here says for how long it is kept: the reaper of those who know will.
-    return queue.source.in_pieces(keys, lambda table, some: table.complete(queue.name, some, keep=True), BATCH)
+    source = _items(queue)
+    return source.in_pieces(
+        keys, lambda table, some: source.announced(table.complete(queue.name, some, keep=True)), BATCH
+    )
 
 
 def remove(queue: KnownQueue, keys: Sequence[str], _options: Mapping[str, Any]) -> int:

@@ -5,12 +5,13 @@ Each method sends one statement on the alias that `using()` or `db_manager()` na
 Codecs, floors, retries and group commit are for the typed faces above.
 """
 
-from .items import WorkItemManager, WorkItemQuerySet
+from .items import Ended, WorkItemManager, WorkItemQuerySet
 from .jobs import NewJobs, Settling, WorkJobManager, WorkJobQuerySet
 from .sending import Claimed, Interval, WorkQuerySet, microseconds, new_token, sent
 
 __all__ = [
     "Claimed",
+    "Ended",
     "Interval",
     "NewJobs",
     "Settling",

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from django.db import models
 
-from ..sql import items, stats
+from ..sql import Statement, items, stats
 from .sending import EVERYWHERE, Claimed, Interval, WorkQuerySet, columns, microseconds
 
 if TYPE_CHECKING:
     from ..models import WorkItem  # noqa: F401 - in the string of a generic base
+
+
+class Ended(NamedTuple):
+    """What an end of leases came to: the number of them, of these stalled, and in how many µs the first comes due again."""
+
+    number: int
+    stalled: int = 0
+    again: int | None = None
 
 
 class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
@@ -86,7 +94,7 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
 
     def complete(
         self, queue: str, keys: Sequence[str], tokens: Sequence[int] | int | None = None, *, keep: bool = True
-    ) -> int:
+    ) -> Ended:
         """Finish leased items: of one claim's token, of a token for each key, or (None) whoever holds them."""
         params: dict[str, Any] = {"keys": keys}
         if tokens is None:
@@ -97,11 +105,15 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         else:
             params["tokens"] = tokens
             statement = items.COMPLETE_KEEP_CLAIMS if keep else items.COMPLETE_DELETE_CLAIMS
-        return self._number(statement, queue, params)
+        return self._ended(statement, queue, params)
 
-    def finish(self, queue: str, keys: Sequence[str], tokens: Sequence[int], errors: Sequence[str]) -> int:
+    def finish(self, queue: str, keys: Sequence[str], tokens: Sequence[int], errors: Sequence[str]) -> Ended:
         """Finish leased items for good, keeping why."""
-        return self._number(items.FINISH, queue, {"keys": keys, "tokens": tokens, "errors": errors})
+        return self._ended(items.FINISH, queue, {"keys": keys, "tokens": tokens, "errors": errors})
+
+    def _ended(self, statement: Statement, queue: str, params: dict[str, Any]) -> Ended:
+        count, again = self.send(statement, queue, params)[0]
+        return Ended(count, again=again)
 
     def release(
         self,
@@ -113,8 +125,8 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         errors: Sequence[str | None],
         uncounts: Sequence[int],
         max_attempts: int = 0,
-    ) -> tuple[int, int]:
-        """Give leased items back; (released, of these stalled)."""
+    ) -> Ended:
+        """Give leased items back."""
         params: dict[str, Any] = {
             "keys": keys,
             "delays": delays,
@@ -125,8 +137,7 @@ class WorkItemQuerySet(WorkQuerySet["WorkItem"]):
         statement = items.RELEASE_ANY if tokens is None else items.RELEASE
         if tokens is not None:
             params["tokens"] = tokens
-        released, stalled = self.send(statement, queue, params)[0]
-        return released, stalled
+        return Ended(*self.send(statement, queue, params)[0])
 
     def extend(self, queue: str, keys: Sequence[str], token: int, lease: timedelta) -> list[str]:
         """Renew leases without waiting and without shortening; the keys renewed."""

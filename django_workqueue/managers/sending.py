@@ -124,12 +124,14 @@ class WorkQuerySet(models.QuerySet[M]):
         """The ranks (negated priorities) in use, lowest first."""
         return [rank for (rank,) in self.send(self.statements.DISCOVER, queue, {"limit": limit})]
 
-    def next_due(self, queue: str, known: Sequence[int], *, discover: int, within: timedelta) -> int | None:
+    def next_due(
+        self, queue: str, known: Sequence[int], *, discover: int, within: timedelta, kinds: list[str] | None = None
+    ) -> int | None:
         """In how many µs the first of what is scheduled comes due, if it does within that time.
 
-        Looks at the ranks that are known, and first for up to `discover` others.
+        Looks at the ranks that are known, and first for up to `discover` others. `kinds` is for jobs.
         """
-        params = {"ranks": list(known), "discover": discover, "within": microseconds(within)}
+        params = {"ranks": list(known), "discover": discover, "within": microseconds(within), "kinds": kinds}
         return cast("int | None", self.send(self.statements.NEXT_DUE, queue, params)[0][0])
 
     def _send(self, statement: Statement, queue: str, params: Mapping[str, Any]) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .statement import Statement
 
 
-def next_due(prefix: str, *, table: str, still_open: str, ident: str, ranks: str) -> Statement:
+def next_due(prefix: str, *, table: str, wanted: str, ident: str, ranks: str) -> Statement:
     """In how many µs the first of what is scheduled comes due, if that is `within` so many.
 
     At those ranks that are known, and at the first `discover` of those in use, which the query `ranks` finds.
@@ -19,7 +19,7 @@ def next_due(prefix: str, *, table: str, still_open: str, ident: str, ranks: str
          (SELECT r FROM rank WHERE r IS NOT NULL LIMIT %(discover)s::int) UNION SELECT unnest(%(ranks)s::int[])) f(r)
         CROSS JOIN LATERAL (
          SELECT q.available_at FROM {table} q
-         WHERE q.queue = {{Q}} AND {still_open} AND -q.priority = f.r AND q.available_at > statement_timestamp()
+         WHERE q.queue = {{Q}} AND {wanted} AND -q.priority = f.r AND q.available_at > statement_timestamp()
           AND q.available_at <= statement_timestamp() + %(within)s::bigint * interval '1 microsecond'
          ORDER BY -q.priority, q.available_at, q.{ident} LIMIT 1) e
         """,

@@ -159,7 +159,7 @@ DISCOVER = Statement(
     ordered=True,
 )
 
-NEXT_DUE = next_due("item", table="workqueue_item", still_open=OPEN, ident="key", ranks=_RANKS)
+NEXT_DUE = next_due("item", table="workqueue_item", wanted=OPEN, ident="key", ranks=_RANKS)
 
 # Three ways to say whose lease a terminal write acts on: one claim's, several claims', or whatever is there. Each
 # wants one to be there: an item that was never claimed has no token, and nor has a waiting row.
@@ -182,26 +182,30 @@ _AGAIN = """available_at = GREATEST(q.requeue_at, (SELECT t FROM target LIMIT 1)
       enqueued_at = (SELECT t FROM target LIMIT 1),
       attempts = 0, requeue_at = NULL, lease_until = 'epoch', lease_token = 0, last_error = NULL"""
 
+# How many were ended, and in how many µs the first of those comes due that were asked for again.
+_ENDED = """SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again),
+     (SELECT (date_part('epoch', min(available_at) - statement_timestamp()) * 1000000)::bigint FROM again)"""
+
 _COMPLETE_KEEP = f"""{_TARGET},
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
-     RETURNING q.key),
+     RETURNING q.available_at),
     done AS (
      UPDATE workqueue_item q SET completed_at = (SELECT t FROM target LIMIT 1), lease_until = 'epoch', lease_token = 0,
       last_error = NULL
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
-    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)"""
+    {_ENDED}"""
 
 _COMPLETE_DELETE = f"""{_TARGET},
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
-     RETURNING q.key),
+     RETURNING q.available_at),
     done AS (
      DELETE FROM workqueue_item q
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
-    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)"""
+    {_ENDED}"""
 
 COMPLETE_KEEP = Statement("item_complete_keep", _COMPLETE_KEEP.replace("{FENCE}", _ONE_CLAIM))
 COMPLETE_KEEP_CLAIMS = Statement("item_complete_keep_claims", _COMPLETE_KEEP.replace("{FENCE}", _CLAIMS))
@@ -222,12 +226,12 @@ FINISH = Statement(
     again AS (
      UPDATE workqueue_item q SET {_AGAIN}
      WHERE q.queue = {{Q}} AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NOT NULL))
-     RETURNING q.key),
+     RETURNING q.available_at),
     done AS (
      UPDATE workqueue_item q SET completed_at = target.t, lease_until = 'epoch', lease_token = 0, last_error = target.e
      FROM target WHERE q.queue = {{Q}} AND q.key = target.key
       AND q.key = ANY (ARRAY(SELECT key FROM target WHERE requeue_at IS NULL)) RETURNING q.key)
-    SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM again)
+    {_ENDED}
     """,
 )
 
@@ -253,8 +257,10 @@ _RELEASE = f"""
       attempts = CASE WHEN target.last AND q.requeue_at IS NOT NULL THEN 0 ELSE GREATEST(q.attempts - target.n, 0) END,
       stalled_at = CASE WHEN target.last AND q.requeue_at IS NULL THEN target.t END
      FROM target WHERE q.queue = {{Q}} AND q.key = target.key AND q.key = ANY (ARRAY(SELECT key FROM target))
-     RETURNING q.key, q.stalled_at IS NOT NULL AS stalled)
-    SELECT count(*), count(*) FILTER (WHERE stalled) FROM back"""
+     RETURNING q.available_at, q.stalled_at IS NOT NULL AS stalled)
+    SELECT count(*), count(*) FILTER (WHERE stalled),
+     (date_part('epoch', min(available_at) FILTER (WHERE NOT stalled) - statement_timestamp()) * 1000000)::bigint
+    FROM back"""
 RELEASE = Statement("item_release", _RELEASE.replace("{FENCE}", _CLAIMS))
 RELEASE_ANY = Statement("item_release_any", _RELEASE.replace("{FENCE}", _ANY_LEASE))
 

@@ -108,7 +108,9 @@ _WORKER = "to_jsonb(%(worker)s::text) AS w"
 _LEASABLE = """SELECT q.id, q.lease_until AS prior, statement_timestamp() AS t,
    statement_timestamp() + %(lease)s::bigint * interval '1 microsecond' AS until
    FROM workqueue_job q WHERE q.queue = {Q}"""
-_LEASABLE_END = f"""AND {DUE} AND (%(kinds)s::text[] IS NULL OR q.kind = ANY (%(kinds)s::text[]))
+_OF_KINDS = "(%(kinds)s::text[] IS NULL OR q.kind = ANY (%(kinds)s::text[]))"
+
+_LEASABLE_END = f"""AND {DUE} AND {_OF_KINDS}
        ORDER BY -q.priority, q.available_at, q.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED"""
 CLAIM = Statement(
     "job_claim",
@@ -170,7 +172,7 @@ DISCOVER = Statement(
     ordered=True,
 )
 
-NEXT_DUE = next_due("job", table="workqueue_job", still_open=OPEN, ident="id", ranks=_RANKS)
+NEXT_DUE = next_due("job", table="workqueue_job", wanted=f"{OPEN} AND {_OF_KINDS}", ident="id", ranks=_RANKS)
 
 # Ids come sorted, none twice; what belongs to each stands at its place in arrays beside them.
 _PLACE = "width_bucket(q.id, %(ids)s::bigint[])"

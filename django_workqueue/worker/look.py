@@ -17,8 +17,8 @@ GRAIN = 0.02  # seconds to which the times are rounded up at which work comes du
 MOST_DUES = 500  # … and how many of them are remembered; for the rest there is the poll
 ASKS_EVERY = 0.1  # seconds: how often it is asked when what is scheduled comes due …
 ASKS_RARELY = 1.0  # … where others take it again and again, or it is not for this lane …
-ASKS_SHARE = 100  # … and if that takes x, not again within 100 x …
-ASKS_AT_LEAST_EVERY = 60.0  # … or this, should a single answer have been held up
+ASKS_SHARE = 100  # … and if that takes x, twice running, not again within 100 x …
+ASKS_AT_LEAST_EVERY = 60.0  # … or this
 
 
 class Look:
@@ -36,6 +36,7 @@ class Look:
         self._scheduled = math.inf  # when the first of what is scheduled comes due, as the database has it …
         self._ask_at = 0.0  # … when that may be asked again …
         self._asks_every = ASKS_EVERY  # … and after that
+        self._answer_took = 0.0  # seconds
         self.wakeup = _Latch(self, ring)
 
     def wake(self) -> None:
@@ -84,7 +85,9 @@ class Look:
     def scheduled(self, due_in: float, *, asked_at: float) -> None:
         """The database's answer: in so many seconds, or not before the look that it was asked for."""
         now = monotonic()
-        self._ask_at = now + max(self._asks_every, min(ASKS_SHARE * (now - asked_at), ASKS_AT_LEAST_EVERY))
+        before, self._answer_took = self._answer_took, now - asked_at
+        usual = min(before, self._answer_took)  # once may be the machine's mood
+        self._ask_at = now + max(self._asks_every, min(ASKS_SHARE * usual, ASKS_AT_LEAST_EVERY))
         self._scheduled = max(_rounded_up(now + due_in), self._looked_at + self._floor)
         self._look_by(self.at)
 

@@ -19,6 +19,7 @@ from . import journal
 FIRST, CEILING = 0.1, 5.0  # seconds
 CALM = 15.0  # seconds without a refusal after which it is over: what was refused is tried again in half of that
 ESSENTIAL = ("claim", "settle")  # of a worker's parts
+OCCASIONAL = {"start", "renew"}  # those that may have nothing to do for long, and so do not find out that it is over
 
 
 class Outage:
@@ -56,13 +57,22 @@ class Outage:
         """A part that had failed has succeeded."""
         with self._lock:
             error = self.failing.pop(part, None)
-            told, over, seconds = self._told, not self.failing, time.monotonic() - self._since
+            over = not self.failing or (part in ESSENTIAL and self.failing.keys() <= OCCASIONAL)
+            if over:
+                self.failing.clear()
+            told, seconds = self._told, time.monotonic() - self._since
             self._told = told and not over
         if told and over:
             journal.back(self.alias, seconds)
             notify.reachable(self.alias)
         elif error is not None and not told:
             journal.reconnected(self.alias, part, error)
+
+    def idle(self, part: str) -> None:
+        """A part that had failed has nothing to do any more: whether this is over, others may find out."""
+        with self._lock:
+            self.failing.pop(part, None)
+            self._told = self._told and bool(self.failing)
 
     def refused(self, part: str, error: BaseException) -> None:
         """The database does not do what a part wants. That a table is missing is the same for all of them."""
@@ -120,6 +130,12 @@ class Patience:
         """There is nothing to be tried for the moment."""
         if self.outage.trouble:
             self.outage.trouble.pop(self.part, None)
+
+    def is_idle(self) -> None:
+        """There is nothing to be tried until who knows when."""
+        self.rests()
+        if self.part in self.outage.failing:
+            self.outage.idle(self.part)
 
     def failed(self, error: BaseException) -> tuple[float, bool]:
         """What to do about a failure: seconds to wait, and whether the connection must be remade."""

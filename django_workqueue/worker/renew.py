@@ -120,6 +120,8 @@ class Renewer:
         connection = Connection(self.alias, application="django_workqueue renew", patience=self._answered_in)
         patience = Patience("renew", self._outage)
         while not stop.wait(self._tick):
+            if not self.leases:
+                patience.is_idle()
             for task in self._due(monotonic()):
                 try:
                     task(connection)

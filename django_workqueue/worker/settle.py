@@ -7,6 +7,7 @@ without waiting for a row; the fence decides later.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -264,7 +265,7 @@ class Settler:
             self._tell_apart(lane, settled, outcomes)
         lane.tally.settled.add(settled)
         minutes.settled(self._ledger, lane, settled, outcomes)
-        if settled.returned:
+        if settled.returned or settled.again_in <= 0:  # for it was asked for while it ran
             with suppress(DatabaseError):  # they poll
                 notify.announce(self._connection, lane.source.name)
         if settled.failed or settled.snoozed:
@@ -272,6 +273,8 @@ class Settler:
             delays = [outcome.delay.total_seconds() for outcome in outcomes if outcome.verb in again]
             if delays:
                 self._due_again(lane, delays)
+        if settled.again_in < math.inf:
+            self._due_again(lane, [settled.again_in])
 
     def _tell_apart(self, lane: Lane, settled: Settled, outcomes: list[Outcome]) -> None:
         """Of outcomes that changed nothing, count as lost only those that another claim may have had."""

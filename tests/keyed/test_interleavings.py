@@ -121,14 +121,13 @@ def leased(db, name, queue):
 
 
 def complete(name, *, tokens, keep):
-    return WorkItem.objects.complete(name, ["a", "b", "c"], tokens, keep=keep)
+    return WorkItem.objects.complete(name, ["a", "b", "c"], tokens, keep=keep).number
 
 
 def release(name, *, tokens, error=None):
-    released, _stalled = WorkItem.objects.release(
+    return WorkItem.objects.release(
         name, ["a", "b", "c"], tokens, delays=[60_000_000] * 3, errors=[error] * 3, uncounts=[0] * 3
-    )
-    return released
+    ).number
 
 
 MANY = [OURS] * 3
@@ -139,7 +138,7 @@ SETTLERS = {
     "complete, deleting, by one token": lambda name: complete(name, tokens=OURS, keep=False),
     "complete, deleting, by tokens": lambda name: complete(name, tokens=MANY, keep=False),
     "complete, deleting, by key": lambda name: complete(name, tokens=None, keep=False),
-    "finish": lambda name: WorkItem.objects.finish(name, ["a", "b", "c"], MANY, ["no"] * 3),
+    "finish": lambda name: WorkItem.objects.finish(name, ["a", "b", "c"], MANY, ["no"] * 3).number,
     "release, by tokens": lambda name: release(name, tokens=MANY),
     "release, by key": lambda name: release(name, tokens=None),
     "release, with an error": lambda name: release(name, tokens=MANY, error="no"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_workqueue import Item, Queue
+from django_workqueue import Item, PermanentError, Queue, Retry
 from django_workqueue.engine import Outcome, Settled
 from django_workqueue.worker import Counts, Worker
 from tests.interleave import wait_until
@@ -289,6 +289,52 @@ def test_a_worker_of_a_paused_queue_only_polls(queue: Queue[str], working: Worki
     queue.resume()
     wait_until(lambda: queue.stats().completed == 20)
     running.stop()
+
+
+@pytest.mark.parametrize("retention", [timedelta(hours=1), timedelta(0)])
+@pytest.mark.parametrize("ends", [None, PermanentError("no"), Retry(timedelta(hours=1))])
+def test_what_is_asked_for_while_it_runs_runs_again_when_that_is_over(
+    make_queue: MakeQueue, working: Working, ends: Exception | None, retention: timedelta
+) -> None:
+    """At once, or when it was asked for; nobody wakes the worker then."""
+    queue = make_queue(retention=retention)
+    gauge, runs = Gauge(), list[float]()
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        runs.append(time.monotonic())
+        if len(runs) < 3:
+            gauge.hold(item)
+            if ends is not None:
+                raise ends
+
+    wait_until(working(queue, poll=60).is_idle)
+    queue.enqueue("a")
+    for delay in (timedelta(0), timedelta(seconds=0.5)):
+        wait_until(lambda: gauge.inside == 1)
+        queue.enqueue("a", delay=delay)
+        time.sleep(0.2)  # the worker has heard of it, and found it leased
+        gauge.open.set()
+        wait_until(lambda: gauge.inside == 0)
+        gauge.open.clear()
+    wait_until(lambda: len(runs) == 3, 5)
+
+
+@pytest.mark.parametrize("how", ["complete", "complete by key", "release", "release by key"])
+def test_what_is_given_back_by_hand_is_run_by_an_idle_worker_at_once(
+    queue: Queue[str], working: Working, how: str
+) -> None:
+    ran: list[str] = []
+    queue.enqueue("a")
+    (item,) = queue.claim()
+    queue.handler(lambda item: ran.append(item.key))
+    wait_until(working(queue, poll=60).is_idle)
+    if how.startswith("complete"):
+        queue.enqueue("a")
+        time.sleep(0.2)
+    call = queue.complete if how.startswith("complete") else queue.release
+    call(item.key if how.endswith("key") else item)
+    wait_until(lambda: ran == ["a"], 5)
 
 
 def test_work_that_failed_is_run_again_as_soon_as_its_backoff_is_over(queue: Queue[str], working: Working) -> None:

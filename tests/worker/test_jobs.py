@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import os
 import threading
 import time
@@ -266,6 +267,31 @@ def test_a_worker_sends_no_more_than_a_dozen_statements_for_a_thousand_jobs(jobs
     sent.clear()
     assert Worker([jobs]).drain() == Counts(completed=10_000)
     assert 0 < sent.total() <= 120, sent
+
+
+def test_a_job_that_is_failed_by_hand_is_tried_again_by_an_idle_worker(jobs: JobQueue, working: Working) -> None:
+    ran: list[int] = []
+    number = jobs.enqueue("job")
+    (job,) = jobs.claim()
+    jobs.handler("job")(lambda job: ran.append(job.id))
+    wait_until(working(jobs, poll=60).is_idle)
+    assert jobs.fail(job, ValueError("no"), retry_in=timedelta(seconds=0.3)) == "pending"
+    wait_until(lambda: ran == [number], 5)
+
+
+def test_what_is_scheduled_for_others_is_not_asked_for_unless_a_handler_may_be_found(jobs: JobQueue) -> None:
+    own, minute = Connection("default", application="test"), timedelta(minutes=1)
+    jobs.enqueue("theirs", delay=timedelta(seconds=10))
+    jobs.enqueue("ours", delay=timedelta(seconds=30))
+
+    def next_due(kinds: list[str] | None) -> int:
+        due = jobs.source.next_due_on(own, kinds, minute)
+        return 0 if due is None else math.ceil(due.total_seconds() / 10)
+
+    assert [next_due(kinds) for kinds in (None, ["theirs", "ours"], ["ours"], ["nobody's"])] == [1, 1, 3, 0]
+    jobs.source.finder = lambda kind: None
+    assert next_due(["ours"]) == 1
+    own.close()
 
 
 def test_a_result_that_changes_after_it_was_returned_is_kept_as_it_was(jobs: JobQueue) -> None:

@@ -135,6 +135,24 @@ def test_it_says_once_when_nothing_is_refused_any_more(
     assert "no such thing again" in caplog.text
 
 
+def test_what_has_nothing_to_do_does_not_keep_the_database_away(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does what then goes on count as the end of it."""
+    shared = Outage("default")
+    claim, start = Patience("claim", shared), Patience("start", shared)
+    for part in (start, claim, start, claim):
+        part.failed(OperationalError("gone"))
+    claim.succeeded()
+    assert len(re.findall("is back after", caplog.text)) == 1
+    start.succeeded()
+    assert len(caplog.records) == 2
+    renew = Patience("renew", Outage("other"))
+    for _ in range(2):
+        renew.failed(OperationalError("gone"))
+    renew.is_idle()
+    renew.succeeded()
+    assert re.findall("'other' (.*?) for", caplog.text) == ["cannot be used"]
+
+
 def test_who_listens_hears_of_it_when_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr(notify, "reachable", heard.append)

@@ -151,13 +151,18 @@ def test_many_who_look_for_one_that_is_scheduled_are_floored_as_by_wakes(look: L
 def test_how_often_it_is_asked_depends_on_what_that_takes(look: Look) -> None:
     now = time.monotonic()
     look.scheduled(math.inf, asked_at=now - 0.3)
+    assert look.may_ask(now + 1.0), "once may be the machine's mood"
+    look.scheduled(math.inf, asked_at=now - 0.3)
     assert not look.may_ask(now + 100 * 0.3)
     assert look.may_ask(now + 100 * 0.3 + 50)
+    look.scheduled(math.inf, asked_at=time.monotonic())
+    assert look.may_ask(time.monotonic() + 1.0)
 
 
 def test_an_answer_that_was_held_up_for_long_does_not_end_the_asking(look: Look) -> None:
     now = time.monotonic()
-    look.scheduled(math.inf, asked_at=now - 20)
+    for _ in range(2):
+        look.scheduled(math.inf, asked_at=now - 20)
     assert not look.may_ask(now + 50)
     assert look.may_ask(now + 70)
 
