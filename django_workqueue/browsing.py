@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
@@ -176,15 +176,6 @@ class Browser(Generic[R]):
         most = next((each.source.described()["max_attempts"] for each in self.queues if each.name == queue), 0)
         rows = self._ask(self.state, {"queue": queue, "ident": ident, "max": most})
         return str(rows[0][0]) if rows else None
-
-    def every(self, filters: Filters, after: Cursor | None = None, *, limit: int = 500) -> Iterator[Page[R]]:
-        """Page after page, to the end."""
-        while True:
-            page = self.page(filters, after, limit=limit)
-            yield page
-            if page.next is None:
-                return
-            after = page.next
 
     def _plan(self, filters: Filters, after: Cursor | None) -> tuple[sql.Listing, list[_Stream], dict[str, Any]]:
         """Which listing, over which streams, with what."""

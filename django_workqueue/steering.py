@@ -1,8 +1,8 @@
 """What people do to queues by hand: to some of their work, to all that matches, or to all there is.
 
-Each call is a number of statements that commit by themselves, in batches or for one row each; what takes longer than
-asked for is left for the next call. What was done is known also where a call fails half-way. Permissions and the log
-are for the pages.
+Each call is a number of statements that commit by themselves, in batches or for one row each; what does not fit into
+the time it has is left for the next call. What was done is known also where a call fails half-way. Permissions and the
+log are for the pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .leasing import LeasingSource
 from .sql import Statement
 from .sql import steer as sql
 
-BATCH = 1000  # rows of one statement
+BATCH = 1000  # rows of one statement …
+FIRST = 10  # … and of a call's first, as nobody knows how long a row takes …
+GROWTH = 4  # … and how many times as many the next has
 BUDGET = timedelta(seconds=5)  # of one call
 
 Deed = Callable[[KnownQueue, Sequence[Any], Mapping[str, Any]], int]
@@ -103,6 +105,26 @@ ITEM_DEEDS: dict[str, Deed] = {
 }
 
 
+class Pace:
+    """The time that a call has, and how many `rows` its next statement takes: few at first, then as many as fit."""
+
+    def __init__(self, budget: timedelta) -> None:
+        self.rows = min(FIRST, BATCH)
+        self._since = time.monotonic()
+        self._deadline = self._since + budget.total_seconds()
+
+    def goes_on(self, rows: int) -> bool:
+        """Note that so many rows were done since the last; whether there is time for more."""
+        now = time.monotonic()
+        took, self._since = now - self._since, now
+        left = self._deadline - now
+        if left > 0 and rows and took > 0:
+            fitting = int(left / took * rows)
+            self.rows = max(1, min(self.rows * GROWTH, BATCH, fitting))
+            return fitting > 0
+        return left > 0
+
+
 @dataclass(slots=True)
 class Progress:
     """How much was done so far, and where to go on: None at the beginning, and when all is."""
@@ -138,10 +160,10 @@ def to_each(
 
     Each that it was done to comes as soon as it was, and whether that changed it.
     """
-    deadline = time.monotonic() + budget.total_seconds()
+    pace = Pace(budget)
     for each in chosen:
         yield each, any(to_some(queues, deed, [each], **options))
-        if time.monotonic() > deadline:
+        if not pace.goes_on(1):
             return
 
 
@@ -155,13 +177,14 @@ def to_all(
     **options: Any,
 ) -> None:
     """Do it to all that matches from `progress` on, batch by batch, for as long as `budget` lasts."""
-    deadline = time.monotonic() + budget.total_seconds()
+    pace = Pace(budget)
     queues = {queue.name: queue for queue in browser.queues}
-    for page in browser.every(filters, progress.next, limit=BATCH):
+    while True:
+        page = browser.page(filters, progress.next, limit=pace.rows)
         for changed in to_some(queues, deed, [(row.queue, row.ident) for row in page.rows], **options):
             progress.done += changed
         progress.next = page.next
-        if time.monotonic() > deadline:
+        if not pace.goes_on(len(page.rows)) or page.next is None:
             return
 
 
@@ -223,15 +246,15 @@ def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], pa
 
 
 def _drained(source: LeasingSource, statements: Sequence[Statement], progress: Progress, budget: timedelta) -> bool:
-    deadline = time.monotonic() + budget.total_seconds()
-    for statement in statements:
-        while True:
-            batch = source.here(lambda table: table.send(statement, source.name, {"limit": BATCH})[0][0])  # noqa: B023
-            progress.done += batch
-            if batch < BATCH:
-                break
-            if time.monotonic() > deadline:
-                return True
+    pace, left = Pace(budget), list(statements)
+    while left:
+        statement, rows = left[0], pace.rows
+        batch = source.here(lambda table: table.send(statement, source.name, {"limit": rows})[0][0])  # noqa: B023
+        progress.done += batch
+        if batch < rows:
+            left.pop(0)
+        if not pace.goes_on(batch) and left:
+            return True
     return False
 
 

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -217,6 +218,71 @@ def test_what_takes_too_long_goes_on_when_told_to(admin_client, monkeypatch):
         assert "There is more" in answer.content.decode()
         data |= {"after": answer.context["goes_on"], "done": answer.context["done"]}
     assert left == [15, 5, 0]
+
+
+class Clock:
+    """A clock that stands still but for what `let` says."""
+
+    def __init__(self, monkeypatch):
+        from django_workqueue import steering
+
+        self.now = 0.0
+        self.sent = []  # rows of each statement
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(steering, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def let(self, holder, name, rows, cost):
+        """Let a function take `cost` seconds for each of the rows that `rows` finds in its arguments and answer."""
+        call = getattr(holder, name)
+
+        def slow(*args):
+            answer = call(*args)
+            self.sent.append(rows(args, answer))
+            self.now += self.sent[-1] * cost
+            return answer
+
+        self._monkeypatch.setattr(holder, name, slow)
+
+
+@pytest.mark.parametrize("cost", [0.3, 0.1, 0.04])
+def test_an_act_on_all_that_match_keeps_to_its_time_however_slow_a_row_is(admin_client, monkeypatch, cost):
+    clock = Clock(monkeypatch)
+    clock.let(ListedSource, "cancel_here", lambda args, _answer: len(args[1]), cost)
+    scene.jobs("mails", ready=200)
+    answer = post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails")
+    assert "There is more" in answer.content.decode()
+    assert WorkJob.objects.filter(outcome=None).count() == 200 - sum(clock.sent)
+    assert 3 < clock.now <= 5
+
+
+def test_an_act_on_all_that_match_takes_more_at_once_as_long_as_that_is_quick(admin_client, monkeypatch):
+    clock = Clock(monkeypatch)
+    clock.let(ListedSource, "cancel_here", lambda args, _answer: len(args[1]), 0.0001)
+    scene.jobs("mails", ready=2500)
+    assert post(admin_client, "workjob", "cancel", scope="all", state="ready", queue="mails").status_code == 302
+    assert clock.sent == [10, 40, 160, 640, 1000, 650]
+
+
+@pytest.mark.parametrize("verb", ["purge", "retry"])
+def test_a_lever_keeps_to_its_time_however_slow_a_row_is(admin_client, monkeypatch, verb):
+    clock = Clock(monkeypatch)
+    scene.record("products", "items")
+    scene.items("products", stalled=200)
+    clock.let(WorkItemQuerySet, "send", lambda _args, answer: answer[0][0], 0.1)
+    for _ in range(4):
+        before = clock.now
+        answer = lever(admin_client, verb, "products", what="finished")
+        assert "There is more" in answer.content.decode()
+        assert before + 3 < clock.now <= before + 5
+    assert WorkItem.objects.filter(stalled_at__isnull=False).count() == 200 - sum(clock.sent) <= 20
+
+
+def test_a_row_that_those_ticked_have_no_time_for_is_left(admin_client, monkeypatch):
+    clock = Clock(monkeypatch)
+    clock.let(ListedSource, "cancel_here", lambda args, _answer: len(args[1]), 2)
+    scene.jobs("mails", ready=5)
+    rows = [["mails", number] for number in WorkJob.objects.filter(outcome=None).values_list("id", flat=True)]
+    assert len(post(admin_client, "workjob", "cancel", rows).context["selected"]) == 3
 
 
 def test_what_takes_too_long_for_those_ticked_goes_on_with_those_left(admin_client, monkeypatch):
