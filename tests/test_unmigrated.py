@@ -6,10 +6,14 @@ import io
 import traceback
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connections, transaction
+from django.test import RequestFactory
+from django.urls import resolve
 
 from django_workqueue import JobQueue, Queue, history, inventory, partitions, unmigrated
+from django_workqueue.admin.pages import url
 from django_workqueue.browsing import Filters, ItemBrowser, JobBrowser
 from django_workqueue.doctor.asking import Server
 from django_workqueue.prometheus import collector
@@ -94,6 +98,30 @@ def test_so_do_the_methods_by_hand(bare):
 def test_so_does_all_that_only_looks_or_moves_rows(bare, read):
     with pytest.raises(ProgrammingError) as caught:
         read()
+    assert caught.value.__notes__ == [SENTENCE]
+
+
+PAGES = ["dashboard", "queuerecord_changelist", "workerrecord_changelist", "workjob_changelist", "items_changelist"]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        *(url("admin", page) for page in PAGES),
+        url("admin", "queuerecord_detail", name="q"),
+        url("admin", "workjob_change", 5),
+        url("admin", "workjob_changelist", id=5),
+        url("admin", "items_detail", queue="q", key="a"),
+        url("admin", "items_enqueue"),
+    ],
+)
+def test_so_does_every_page_of_the_admin(bare, settings, there):
+    settings.WORKQUEUE_DATABASE = "bare"
+    request = RequestFactory().get(there)
+    request.user = User(is_staff=True, is_active=True, is_superuser=True)
+    view, arguments, options = resolve(request.path)
+    with pytest.raises(ProgrammingError) as caught:
+        view(request, *arguments, **options)
     assert caught.value.__notes__ == [SENTENCE]
 
 

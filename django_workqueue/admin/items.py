@@ -15,7 +15,7 @@ from django.urls.resolvers import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import figures, inventory, steering
+from .. import figures, inventory, steering, unmigrated
 from ..browsing import Filters, ItemBrowser, ItemRow
 from ..exceptions import KeyDecodeError, KeyHasControlCharacter, KeyTooLong, WorkqueueError
 from ..keys import MAX_KEY_BYTES, MAX_PRIORITY, MIN_PRIORITY
@@ -150,8 +150,9 @@ class ItemAdmin(ListPage):
         queue, key = request.GET.get("queue", ""), request.GET.get("key", "")
         if "\x00" in queue + key:
             raise Http404
-        item: WorkItem | None = WorkItem.objects.using(alias).filter(queue=queue, key=key).first()
-        arriving = list(InboxEntry.objects.using(alias).filter(queue=queue, key=key).order_by("id")[:20])
+        with unmigrated.hinting(alias):
+            item: WorkItem | None = WorkItem.objects.using(alias).filter(queue=queue, key=key).first()
+            arriving = list(InboxEntry.objects.using(alias).filter(queue=queue, key=key).order_by("id")[:20])
         or_404(item or arriving or None)
         held = item is not None and bool(item.lease_token)
         state = (ItemBrowser(alias).state_of(queue, key) if item else None) or "arriving"

@@ -13,7 +13,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import payloads, steering
+from .. import payloads, steering, unmigrated
 from ..browsing import JobBrowser, JobRow
 from ..models import WorkJob
 from .lists import STATES, FilterForm, ListPage, PriorityForm, Verb, or_404, selection
@@ -165,7 +165,8 @@ class JobAdmin(ListPage):
     def _job(self, alias: str, number: int) -> WorkJob | None:
         if abs(number) >= 2**63:
             return None
-        found: WorkJob | None = WorkJob.objects.using(alias).filter(id=number).first()
+        with unmigrated.hinting(alias):
+            found: WorkJob | None = WorkJob.objects.using(alias).filter(id=number).first()
         return found
 
 
