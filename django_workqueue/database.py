@@ -492,6 +492,29 @@ def brief(alias: str, patience: timedelta, **settings: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def impatient(alias: str, patience: timedelta) -> Iterator[None]:
+    """A transaction on the calling thread's connection that waits for nobody's lock for longer than `patience`.
+
+    `verdict` of the error is then `LOCKED`. Within a transaction of the caller's it is a savepoint, which leaves the
+    setting as it was.
+    """
+    connection = connections[alias]
+    within = inside_transaction(alias)
+    with transaction.atomic(using=alias):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "WITH before AS MATERIALIZED (SELECT current_setting('lock_timeout') AS it)"
+                " SELECT it, set_config('lock_timeout', %s, true) FROM before",
+                [_milliseconds(patience)],
+            )
+            before = cursor.fetchone()[0]
+        yield
+        if within:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+
 def transaction_token(connection: BaseDatabaseWrapper) -> int:
     """A random number that stands for the outermost transaction open on `connection`.
 

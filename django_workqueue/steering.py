@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+from django.db import DatabaseError
 
 from . import conf, database, keyed, lanes, listed
 from .browsing import Browser, Cursor, Filters
@@ -25,8 +29,14 @@ BATCH = 1000  # rows of one statement …
 FIRST = 10  # … and of a call's first, as nobody knows how long a row takes …
 GROWTH = 4  # … and how many times as many the next has
 BUDGET = timedelta(seconds=5)  # of one call
+PATIENCE = timedelta(seconds=1)  # with a transaction that holds a row
 
+T = TypeVar("T")
 Deed = Callable[[KnownQueue, Sequence[Any], Mapping[str, Any]], int]
+
+
+class Held(Exception):
+    """Somebody's open transaction holds a row, and did not let go of it. What was sent with it was not done."""
 
 
 def retry(queue: KnownQueue, ids: Sequence[int], _options: Mapping[str, Any]) -> int:
@@ -138,14 +148,14 @@ def to_some(
 ) -> Iterator[int]:
     """Do it to the work named by queue and ident, queue by queue; how much was changed in each.
 
-    Queues that there are not are passed over.
+    Queues that there are not are passed over. Raises `Held`.
     """
     by_queue: dict[str, list[Any]] = {}
     for queue, ident in chosen:
         by_queue.setdefault(queue, []).append(ident)
     for queue, idents in sorted(by_queue.items()):
         if queue in queues:
-            yield deed(queues[queue], sorted(set(idents)), options)
+            yield _impatiently(queues[queue], partial(deed, queues[queue], sorted(set(idents)), options))
 
 
 def to_each(
@@ -155,14 +165,17 @@ def to_each(
     *,
     budget: timedelta = BUDGET,
     **options: Any,
-) -> Iterator[tuple[tuple[str, Any], bool]]:
+) -> Iterator[tuple[tuple[str, Any], bool | None]]:
     """Do it to the work named by queue and ident, one after the other, for as long as `budget` lasts.
 
-    Each that it was done to comes as soon as it was, and whether that changed it.
+    Each that it was done to comes as soon as it was, and whether that changed it; None for one that is held.
     """
     pace = Pace(budget)
     for each in chosen:
-        yield each, any(to_some(queues, deed, [each], **options))
+        changed = None
+        with suppress(Held):
+            changed = any(to_some(queues, deed, [each], **options))
+        yield each, changed
         if not pace.goes_on(1):
             return
 
@@ -176,7 +189,7 @@ def to_all(
     budget: timedelta = BUDGET,
     **options: Any,
 ) -> None:
-    """Do it to all that matches from `progress` on, batch by batch, for as long as `budget` lasts."""
+    """Do it to all that matches from `progress` on, batch by batch, for as long as `budget` lasts. Raises `Held`."""
     pace = Pace(budget)
     queues = {queue.name: queue for queue in browser.queues}
     while True:
@@ -189,10 +202,13 @@ def to_all(
 
 
 def retry_all(queue: KnownQueue, progress: Progress, *, budget: timedelta = BUDGET) -> bool:
-    """Let all that is dead or stalled start afresh, for as long as `budget` lasts; whether there is more."""
+    """Let all that is dead or stalled start afresh, for as long as `budget` lasts; whether there is more.
+
+    What somebody's open transaction holds is left alone. Raises `Held` where that is the table.
+    """
     statement = sql.JOB_RETRY_ALL if queue.face == "jobs" else sql.ITEM_REVIVE_ALL
     try:
-        return _drained(queue.source, [statement], progress, budget)
+        return _drained(queue, [statement], progress, budget)
     finally:
         _woken(queue.source, progress.done)
 
@@ -203,11 +219,21 @@ PURGES = ("waiting", "finished", "leased")
 def purge(queue: KnownQueue, what: Sequence[str], progress: Progress, *, budget: timedelta = BUDGET) -> bool:
     """Delete all that waits, is finished or is leased, for as long as `budget` lasts; whether there is more.
 
-    What somebody's open transaction holds is left alone.
+    What somebody's open transaction holds is left alone. Raises `Held` where that is the table.
     """
     purges = sql.JOB_PURGES if queue.face == "jobs" else sql.ITEM_PURGES
     statements = [statement for each in what for statement in purges[each]]
-    return _drained(queue.source, statements, progress, budget)
+    return _drained(queue, statements, progress, budget)
+
+
+def pause(queue: KnownQueue) -> None:
+    """Note that the queue is paused. Raises `Held`."""
+    _impatiently(queue, queue.source.pause_here)
+
+
+def resume(queue: KnownQueue) -> None:
+    """Note that it is not. Raises `Held`."""
+    _impatiently(queue, queue.source.resume_here)
 
 
 def enqueue(queue: KnownQueue, key: str, *, priority: int = 0, delay: timedelta = timedelta(0)) -> str:
@@ -245,17 +271,38 @@ def _send(source: LeasingSource, statement: Statement, idents: Sequence[Any], pa
     return _woken(source, source.in_pieces(idents, send, BATCH))
 
 
-def _drained(source: LeasingSource, statements: Sequence[Statement], progress: Progress, budget: timedelta) -> bool:
+def _drained(queue: KnownQueue, statements: Sequence[Statement], progress: Progress, budget: timedelta) -> bool:
+    source = queue.source
+
+    def send(statement: Statement, rows: int) -> int:
+        count: int = source.here(lambda table: table.send(statement, source.name, {"limit": rows})[0][0])
+        return count
+
     pace, left = Pace(budget), list(statements)
     while left:
         statement, rows = left[0], pace.rows
-        batch = source.here(lambda table: table.send(statement, source.name, {"limit": rows})[0][0])  # noqa: B023
+        batch = _impatiently(queue, partial(send, statement, rows))
         progress.done += batch
         if batch < rows:
             left.pop(0)
         if not pace.goes_on(batch) and left:
             return True
     return False
+
+
+def _impatiently(queue: KnownQueue, call: Callable[[], T]) -> T:
+    """Make a call in a transaction that gives up where it waits for a lock: again after a deadlock, as `here` does."""
+
+    def once() -> T:
+        with database.impatient(queue.alias, PATIENCE):
+            return call()
+
+    try:
+        return once() if database.inside_transaction(queue.alias) else database.retrying(once)
+    except DatabaseError as error:
+        if database.verdict(error) is not database.Verdict.LOCKED:
+            raise
+        raise Held from error
 
 
 def _woken(source: LeasingSource, done: int) -> int:

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import figures, steering
 from ..browsing import LOOK, Browser, Cursor, Filters, TookTooLong, read_cursor, told_cursor
 from ..keys import MAX_PRIORITY, MIN_PRIORITY, has_control_characters
-from .pages import Page, alias_of, databases
+from .pages import HELD, Page, alias_of, databases
 
 MOST_CHOSEN = 1000  # rows that one request names
 SHOWN = 20  # of these, on the page that asks whether it is meant
@@ -308,15 +308,21 @@ class ListPage(Page):
             return self._confirm(request, order, chosen=chosen, count=figures.number(len(chosen)))
         queues = {queue.name: queue for queue in order.browser.queues}
         done, of = _number(request, "done"), _number(request, "of") or len(chosen)
-        left = chosen
+        left, held = chosen, []
         for (queue, ident), changed in steering.to_each(queues, self.deeds[order.verb.name], chosen, **order.options):
             left = left[1:]
+            if changed is None:
+                held.append((queue, ident))
             if changed:
                 named = (self.log_ident(queue, ident), self.log_text(queue, ident))
                 self.log(request, self.about, [named], order.told, flag=order.verb.flag)
                 done += 1
-        if left:
-            return self._confirm(request, order, chosen=left, goes_on=True, done=done, of=of, options=order.options)
+        if held:
+            self.say(request, str(HELD), messages.WARNING)
+        if left or held:
+            return self._confirm(
+                request, order, chosen=[*left, *held], begun=True, done=done, of=of, options=order.options
+            )
         self._say_done(request, order.verb, done, of)
         return self._back(request, gone=order.verb.ends)
 
@@ -329,21 +335,30 @@ class ListPage(Page):
         try:
             if not order.is_given:
                 return self._confirm(request, order, count=told_count(*order.browser.count(filters)))
-            progress = self._done_to_all(request, order, filters)
+            progress, held = self._done_to_all(request, order, filters)
         except TookTooLong:
             self.say(request, _("The database took too long. Narrow the filter, or choose a queue."), messages.ERROR)
             return self._back(request)
         done = progress.done + _number(request, "done")
-        if progress.next is not None:
-            return self._confirm(request, order, goes_on=told_cursor(progress.next), done=done, options=order.options)
+        if held:
+            self.say(request, str(HELD), messages.WARNING)
+        if held or progress.next is not None:
+            goes_on = told_cursor(progress.next)
+            return self._confirm(request, order, begun=True, goes_on=goes_on, done=done, options=order.options)
         self._say_done(request, order.verb, done, done)
         return self._back(request)
 
-    def _done_to_all(self, request: HttpRequest, order: Order, filters: Filters) -> steering.Progress:
-        """Do it to all that match; how far that went. It is noted in the log also where it fails half-way."""
+    def _done_to_all(self, request: HttpRequest, order: Order, filters: Filters) -> tuple[steering.Progress, bool]:
+        """Do it to all that match; how far that went, and whether a row that is held ended it.
+
+        It is noted in the log also where it fails half-way.
+        """
+        held = False
         progress = steering.Progress(next=read_cursor(request.POST.get("after", ""), self.ident))
         try:
             steering.to_all(order.browser, filters, self.deeds[order.verb.name], progress, **order.options)
+        except steering.Held:
+            held = True
         except TookTooLong:
             if not progress.done:
                 raise
@@ -352,7 +367,7 @@ class ListPage(Page):
                 text = "; ".join(f"{name}={value}" for name, value in self._asked(request)) or _("everything")
                 message = f"{order.told}: {text}: {progress.done}"
                 self.log(request, self.about, [("", f"{self.plural}: {text}")], message, flag=order.verb.flag)
-        return progress
+        return progress, held
 
     def _confirm(self, request: HttpRequest, order: Order, **context: Any) -> HttpResponse:
         verb = order.verb

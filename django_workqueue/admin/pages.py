@@ -25,10 +25,12 @@ from django.urls import path, reverse
 from django.urls.resolvers import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .. import conf, engine
 
 APP = "workqueue"
+HELD = gettext_lazy("An open transaction holds one of the rows. Go on once it has ended.")
 MAX_REPR = 200  # characters that a log entry keeps of what it is about
 
 View = Callable[..., HttpResponse]

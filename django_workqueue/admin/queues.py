@@ -19,7 +19,7 @@ from .. import dashboard, figures, inventory, partitions, plots, steering
 from ..inventory import KnownQueue, UnknownQueue
 from ..models import QueueRecord, WorkItem, WorkJob
 from .dashboard import plots_of, queue_row
-from .pages import REFRESH_EVERY, Page, alias_of, databases
+from .pages import HELD, REFRESH_EVERY, Page, alias_of, databases
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,11 @@ class QueueAdmin(Page):
             return HttpResponseRedirect(back)
         if "confirmed" not in request.POST:
             return self._confirm(request, lever, queue, what, back)
-        text, changed, more = self._done(request, lever, queue, what)
+        try:
+            text, changed, more = self._done(request, lever, queue, what)
+        except steering.Held:
+            self.say(request, f"{lever.label}: {HELD}", messages.WARNING)
+            return HttpResponseRedirect(back)
         if more:
             return self._confirm(request, lever, queue, what, back, goes_on=text)
         self.say(request, f"{lever.label}: {text}", messages.SUCCESS if changed else messages.WARNING)
@@ -211,10 +215,10 @@ class QueueAdmin(Page):
         if lever.name in ("retry", "purge"):
             return self._drained(request, lever, queue, what)
         if lever.name == "pause":
-            queue.source.pause_here()
+            steering.pause(queue)
             text, changed = _("the queue is paused."), not queue.paused
         elif lever.name == "resume":
-            queue.source.resume_here()
+            steering.resume(queue)
             text, changed = _("the queue is worked again."), queue.paused
         else:
             text, changed = self._repartitioned(lever, queue)

@@ -3,12 +3,13 @@
 import html
 import json
 import re
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.test import Client
 
@@ -311,9 +312,9 @@ def test_what_takes_too_long_for_those_ticked_goes_on_with_those_left(admin_clie
     assert "The others were not in a state for it" in said
 
 
-def _fields(shown):
+def _fields(shown, listed="items"):
     """What the form of a page sends."""
-    form = shown[shown.index('<form method="post" action="' + address("items_act")) :]
+    form = shown[shown.index('<form method="post" action="' + address(f"{listed}_act")) :]
     found = {}
     for name, value in re.findall(
         r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[: form.index("</form>")]
@@ -558,6 +559,107 @@ def test_nobody_is_sent_to_another_site(admin_client):
 
 def lever(client, verb, name, **more):
     return client.post(address("queuerecord_act"), {"verb": verb, "name": name, "confirmed": "yes", **more})
+
+
+HELD = "An open transaction holds one of the rows. Go on once it has ended."
+
+
+def lock_timeout():
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        return cursor.fetchone()[0]
+
+
+@pytest.fixture
+def held(connect, monkeypatch):
+    """`held(table, where)`: a stranger's open transaction that holds some rows; a connection."""
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "PATIENCE", timedelta(milliseconds=50))
+
+    def hold(table, where):
+        stranger = connect(autocommit=False)
+        assert stranger.execute(f"SELECT 1 FROM {table} WHERE {where} FOR UPDATE").fetchall()
+        return stranger
+
+    return hold
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("around", [nullcontext, transaction.atomic])
+def test_a_ticked_row_that_a_transaction_holds_is_left_and_the_others_are_done(admin_client, held, around):
+    scene.jobs("mails", ready=5)
+    numbers = list(WorkJob.objects.filter(outcome=None).order_by("id").values_list("id", flat=True))
+    stranger = held("workqueue_job", f"id = {numbers[1]}")
+    with around():
+        answer = post(admin_client, "workjob", "priority", [["mails", number] for number in numbers], priority="7")
+        assert HELD in answer.content.decode()
+        assert answer.context["done"] == 4
+        assert answer.context["selected"] == [json.dumps(["mails", numbers[1]])]
+        assert lock_timeout() == "0"
+    changed = set(WorkJob.objects.filter(priority=7).values_list("id", flat=True))
+    assert changed == set(numbers) - {numbers[1]}
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(number) for number in changed}
+    stranger.rollback()
+    hidden = _fields(answer.content.decode(), "workjob")
+    answer = admin_client.post(address("workjob_act"), hidden)
+    assert answer.status_code == 302
+    assert WorkJob.objects.filter(priority=7).count() == LogEntry.objects.count() == 5
+    assert "5 were changed" in admin_client.get(address("workjob_changelist")).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("around", [nullcontext, transaction.atomic])
+@pytest.mark.parametrize("done", [0, 2])
+def test_an_act_on_all_that_match_ends_at_a_row_that_a_transaction_holds(admin_client, held, monkeypatch, around, done):
+    from django_workqueue import steering
+
+    monkeypatch.setattr(steering, "BATCH", 2)
+    scene.items("products", ready=5)
+    stranger = held("workqueue_item", f"key = 'product-00000{done + 1}'")
+    asked = {"scope": "all", "queue": "products", "key": "product"}
+    with around():
+        answer = post(admin_client, "items", "priority", priority="77", **asked)
+        assert HELD in answer.content.decode()
+        assert answer.context["done"] == done
+        assert lock_timeout() == "0"
+    assert WorkItem.objects.filter(priority=77).count() == done
+    assert [entry.get_change_message()[-3:] for entry in LogEntry.objects.all()] == [f": {done}"] * (done > 0)
+    stranger.rollback()
+    answer = admin_client.post(address("items_act"), _fields(answer.content.decode()))
+    assert answer.status_code == 302
+    assert WorkItem.objects.filter(priority=77).count() == 5
+    assert "5 were changed" in admin_client.get(address("items_changelist")).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("listed", "verb"), VERBS, ids=[f"{listed}-{verb.name}" for listed, verb in VERBS])
+def test_no_act_waits_for_a_transaction_to_let_go(admin_client, held, listed, verb):
+    scene.jobs("mails", **ONE_OF_EACH)
+    scene.items("products", **ONE_OF_EACH)
+    if listed == "workjob":
+        held("workqueue_job", "true")
+        rows = [["mails", number] for number in WorkJob.objects.values_list("id", flat=True)]
+    else:
+        held("workqueue_item", "true")
+        rows = [["products", key] for key in WorkItem.objects.values_list("key", flat=True)]
+    before = everything()
+    assert HELD in post(admin_client, listed, verb.name, rows, priority="77").content.decode()
+    assert everything() == before
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", ["pause", "resume", "retry", "purge"])
+def test_no_lever_waits_for_a_transaction_to_let_go(admin_client, held, verb):
+    scene.record("products", "items")
+    scene.items("products", stalled=2)
+    if verb == "resume":
+        QueueRecord.objects.update(paused_at=Now())
+    held("workqueue_queue", "true").execute("LOCK TABLE workqueue_item IN SHARE MODE")
+    answer = lever(admin_client, verb, "products", what="finished")
+    assert HELD in admin_client.get(answer["Location"]).content.decode()
+    assert not LogEntry.objects.exists()
 
 
 def test_a_queue_is_paused_and_resumed(admin_client):
