@@ -5,12 +5,14 @@ The fixtures of the same names in conftest.py hand these out.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from django.db import connections
+from psycopg.errors import DeadlockDetected
 
 
 def wait_until(predicate: Callable[[], object], deadline: float = 10.0, *, message: str = "") -> Any:
@@ -56,3 +58,23 @@ def aside(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
 
     threading.Thread(target=run, name=f"aside-{getattr(work, '__name__', 'work')}", daemon=True).start()
     return future
+
+
+@contextmanager
+def noting_deadlocks() -> Iterator[list[str]]:
+    """What the server says of each deadlock that a session of this process loses, also of those that are tried again.
+
+    (The server counts them, too, but tells of it up to ten seconds later.)
+    """
+    met: list[str] = []
+    original = DeadlockDetected.__init__
+
+    def note(error: DeadlockDetected, *args: Any, **kwargs: Any) -> None:
+        original(error, *args, **kwargs)
+        met.append(f"{error}")
+
+    DeadlockDetected.__init__ = note  # type: ignore[method-assign]
+    try:
+        yield met
+    finally:
+        DeadlockDetected.__init__ = original  # type: ignore[method-assign]

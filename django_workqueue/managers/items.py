@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """What an end of leases came to: the number of them, of these stalled, and in how many µs the first comes due again."""
+    """What an end of leases came to: how many ended, of these stalled, and in how many µs the first comes due again."""
 
     number: int
     stalled: int = 0

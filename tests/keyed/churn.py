@@ -10,6 +10,8 @@ import threading
 import time
 from datetime import timedelta
 
+from tests.interleave import noting_deadlocks
+
 KEYS = [f"{number:02}" for number in range(24)]
 
 
@@ -45,7 +47,7 @@ def churn(queue, seconds, seed):
 
 
 def run_threads(queue, seconds, threads, seed):
-    """Churn in so many threads; the errors."""
+    """Churn in so many threads; the errors, and the deadlocks."""
     from django.db import connections
 
     errors = []
@@ -59,11 +61,12 @@ def run_threads(queue, seconds, threads, seed):
             connections.close_all()
 
     running = [threading.Thread(target=run, args=(number,), name=f"churn-{number}") for number in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return errors
+    with noting_deadlocks() as met:
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    return errors + met
 
 
 def main(name, seconds, threads):

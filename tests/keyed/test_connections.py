@@ -137,11 +137,13 @@ def test_a_deadlock_is_tried_again(queue, connect, aside, wait_until, verb):
             cursor.execute("SET deadlock_timeout = '500ms'")
         return settle(queue, verb)
 
-    done = aside(impatient)
-    wait_until(lambda: interleave.blocked_pids(observer))
-    stranger.execute("SELECT FROM workqueue_item WHERE queue = %s AND key = 'a' FOR UPDATE", [queue.name])
-    stranger.commit()
-    assert done.result(10) == 2
+    with interleave.noting_deadlocks() as met:
+        done = aside(impatient)
+        wait_until(lambda: interleave.blocked_pids(observer))
+        stranger.execute("SELECT FROM workqueue_item WHERE queue = %s AND key = 'a' FOR UPDATE", [queue.name])
+        stranger.commit()
+        assert done.result(10) == 2
+    assert len(met) == 1
 
 
 def test_in_a_callers_transaction_nothing_is_tried_again(queue, connect, aside, wait_until):
