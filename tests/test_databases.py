@@ -13,6 +13,8 @@ from django_workqueue.checks import check_all
 from django_workqueue.models import WorkItem
 from tests import pages
 
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
 PAGE = "how-to/databases.md"
 
 
@@ -59,7 +61,7 @@ def test_models_are_looked_for_where_they_are(page):
     assert (router.db_for_read(Group), router.db_for_write(Group)) == ("default", "default")
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_what_is_renamed_is_enqueued_after_the_commit(page):
     user = User.objects.create(username="ada")
     with transaction.atomic():
