@@ -138,6 +138,7 @@ class Lane:
         self.run_time: float | None = None  # mean seconds of a slot for one piece of work
         self.hungry = False  # the last claim came back full
         self.low = -1  # with no more than this in hand, the claimer is rung
+        self.tell_at = 0.0  # when others may be woken again for what we look for, too
         self.bell = Bell()  # the claimer's
         self.settler: Settler
 

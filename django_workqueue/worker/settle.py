@@ -36,6 +36,7 @@ AT_ONCE = 2000  # outcomes of one lane in one go
 WHOLE = 0.05  # seconds that part of a claim may wait for the rest, while whole claims are there to be written
 LOCK_TIMEOUT = timedelta(milliseconds=100)  # a row that a stranger's transaction holds must not stop the others
 PATIENCE = timedelta(seconds=30)  # for one answer; what is to be written is small, and locked rows are not waited for
+TELL_EVERY = 0.1  # seconds between two wakes of others for what has been asked for again: we look for it ourselves, too
 LATER = 0.5  # seconds until such a row is tried again
 
 
@@ -265,7 +266,8 @@ class Settler:
             self._tell_apart(lane, settled, outcomes)
         lane.tally.settled.add(settled)
         minutes.settled(self._ledger, lane, settled, outcomes)
-        if settled.returned or settled.again_in <= 0:  # for it was asked for while it ran
+        if settled.returned or (settled.again_in <= 0 and monotonic() >= lane.tell_at):  # it was asked for while it ran
+            lane.tell_at = monotonic() + TELL_EVERY
             with suppress(DatabaseError):  # they poll
                 notify.announce(self._connection, lane.source.name)
         if settled.failed or settled.snoozed:

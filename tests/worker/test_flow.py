@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from django_workqueue import Item, PermanentError, Queue, Retry
+from django_workqueue import Item, PermanentError, Queue, Retry, notify
 from django_workqueue.engine import Outcome, Settled
-from django_workqueue.worker import Counts, Worker
+from django_workqueue.worker import Counts, Worker, settle
 from tests.interleave import wait_until
 from tests.worker.conftest import MakeQueue, Running
 
@@ -318,6 +318,34 @@ def test_what_is_asked_for_while_it_runs_runs_again_when_that_is_over(
         wait_until(lambda: gauge.inside == 0)
         gauge.open.clear()
     wait_until(lambda: len(runs) == 3, 5)
+
+
+def test_others_are_woken_now_and_then_for_what_was_asked_for_while_it_ran(
+    queue: Queue[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker may have become busy. For what is due later, and what was not asked for again, nobody is."""
+    told: list[str] = []
+    monkeypatch.setattr(settle, "TELL_EVERY", 3600.0)
+    monkeypatch.setattr(notify, "announce", lambda connection, name: told.append(name))
+    again = {"b", "c"}
+
+    @queue.handler
+    def work(item: Item[str]) -> None:
+        if item.key in again:
+            again.discard(item.key)
+            queue.enqueue(item.key)
+        if item.key == "d":
+            queue.enqueue("d", delay=timedelta(hours=1))
+
+    for key, times in {"a": 0, "b": 1, "c": 2, "d": 2}.items():
+        queue.enqueue(key)
+        Worker([queue]).drain()
+        assert told == [queue.name] * times
+    queue.enqueue("a")
+    again |= {"a", "b", "c"}
+    queue.enqueue("b", "c")
+    Worker([queue], concurrency=1).drain()
+    assert told == [queue.name] * 3
 
 
 @pytest.mark.parametrize("how", ["complete", "complete by key", "release", "release by key"])
