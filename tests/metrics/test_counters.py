@@ -104,9 +104,9 @@ def test_what_was_taken_over_and_what_was_lost_is_counted(queue, counted, workin
     wait_until(
         lambda: first.worker._shift.crew.lanes[0].tally.settled.lost + first.worker._shift.crew.lanes[0].tally.lost
     )
+    first.stop()  # or it would be woken, and take what is given back
     queue.release(item)
     lapse(WorkItem, queue)
-    first.stop()
     assert counted(queue)["lost"] == 1
     claimed = queue.claim()
     assert claimed
