@@ -116,7 +116,8 @@ def test_what_was_taken_over_and_what_was_lost_is_counted(queue, counted, workin
     assert (found["reclaimed"], found["completed"], found["started"]) == (1, 1, 2)
 
 
-def test_last_attempts_that_lapsed_are_counted_as_dead(make_queue, make_jobs, counted):
+def lapsed_at_last(make_queue, make_jobs):
+    """A queue of either face with one piece of work each, whose only lease has lapsed."""
     queue, jobs = make_queue(max_attempts=1), make_jobs(max_attempts=1)
     queue.enqueue("a")
     queue.claim()
@@ -124,6 +125,11 @@ def test_last_attempts_that_lapsed_are_counted_as_dead(make_queue, make_jobs, co
     jobs.claim()
     lapse(WorkItem, queue)
     lapse(WorkJob, jobs)
+    return queue, jobs
+
+
+def test_last_attempts_that_lapsed_are_counted_as_dead(make_queue, make_jobs, counted):
+    queue, jobs = lapsed_at_last(make_queue, make_jobs)
     queue.reap()
     jobs.source.reap_here()
     assert counted(queue)["dead"] == 1
@@ -133,13 +139,7 @@ def test_last_attempts_that_lapsed_are_counted_as_dead(make_queue, make_jobs, co
 def test_last_attempts_that_lapsed_are_counted_where_a_transaction_ends_them_if_it_commits(
     make_queue, make_jobs, counted
 ):
-    queue, jobs = make_queue(max_attempts=1), make_jobs(max_attempts=1)
-    queue.enqueue("a")
-    queue.claim()
-    jobs.enqueue("kind")
-    jobs.claim()
-    lapse(WorkItem, queue)
-    lapse(WorkJob, jobs)
+    queue, jobs = lapsed_at_last(make_queue, make_jobs)
     with transaction.atomic():
         queue.claim()
         jobs.claim()
